@@ -1,0 +1,1 @@
+"""The shipped catalogue, as data: GPUs, configurations, instance types with prices, models."""

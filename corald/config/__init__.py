@@ -1,0 +1,1 @@
+"""Files in, model values out: settings, policies and the catalogue."""
