@@ -1,0 +1,57 @@
+"""Money spent, by UTC day: accrued from what exists, kept over restarts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import UTC, datetime
+
+from corald.model.fleet import Intent
+from corald.model.state import Spend
+
+SECONDS_PER_DAY = 86400.0
+STORE_EVERY_SECONDS = 60.0
+
+
+class SpendLedger:
+    """Integrates USD/h over time; an interval over midnight is split."""
+
+    def __init__(self, stored: Iterable[Spend], now: float) -> None:
+        self._usd = {s.day: s.usd for s in stored}
+        self._at = now
+        self._stored_at = now
+        self._dirty = False
+
+    def accrue(self, intents: Iterable[Intent], now: float) -> None:
+        """Add what the machines have cost since the last call."""
+        if now <= self._at:
+            return
+        usd_per_hour = sum(i.usd_per_hour for i in intents)
+        while self._at < now:
+            until = min(now, (self._at // SECONDS_PER_DAY + 1) * SECONDS_PER_DAY)
+            day = day_of(self._at)
+            self._usd[day] = self._usd.get(day, 0.0) + usd_per_hour * (until - self._at) / 3600.0
+            self._at = until
+        self._dirty = self._dirty or usd_per_hour > 0
+
+    def today(self, now: float) -> float:
+        return self._usd.get(day_of(now), 0.0)
+
+    @property
+    def total(self) -> float:
+        return sum(self._usd.values())
+
+    def hours_left_today(self, now: float) -> float:
+        return (SECONDS_PER_DAY - now % SECONDS_PER_DAY) / 3600.0
+
+    def take_changes(self) -> tuple[Spend, ...]:
+        """Rows to store: at most once a minute."""
+        if not self._dirty or self._at - self._stored_at < STORE_EVERY_SECONDS:
+            return ()
+        first, last = day_of(self._stored_at), day_of(self._at)
+        self._stored_at, self._dirty = self._at, False
+        return tuple(Spend(d, self._usd[d]) for d in sorted({first, last}) if d in self._usd)
+
+
+def day_of(at: float) -> str:
+    """UTC day of a moment: `2026-01-31`."""
+    return datetime.fromtimestamp(at, tz=UTC).date().isoformat()

@@ -1,0 +1,268 @@
+"""The whole picture for people, metrics and routers: read from the engine, changing nothing."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+
+from corald.core.caps import committed_spend
+from corald.core.demand import requests_per_second
+from corald.core.engine import Engine
+from corald.core.problem import offering_counts
+from corald.model.fleet import InstanceState, Intent, IntentState, Replica, ReplicaState
+from corald.model.market import Market
+from corald.model.plan import Move, PlanRow
+from corald.model.policy import ModelPolicy
+from corald.model.status import (
+    Endpoint,
+    InstanceStatus,
+    ModelStatus,
+    ProviderStatus,
+    ReplicaStatus,
+    Status,
+)
+from corald.model.templates import Phase
+
+
+def status_of(engine: Engine, now: float) -> Status:
+    """Everything at this moment."""
+    rules = engine.policies.rules
+    live = engine.fleet.live_intents()
+    stuck = sum(
+        i.state is IntentState.TERMINATING
+        and now - (i.terminating_since or now) >= rules.stuck_terminating_seconds
+        for i in live
+    )
+    return Status(
+        at=now,
+        cluster=engine.policies.cluster,
+        synced=engine.synced,
+        waiting=engine.waiting,
+        paused=engine.execution.policies_in_force().rules.paused,
+        frozen=engine.execution.frozen(),
+        degraded=_degraded(engine, now, stuck),
+        models=tuple(
+            _model_status(engine, policy, now)
+            for _, policy in sorted(engine.policies.models.items())
+        ),
+        replicas=tuple(
+            _replica_status(engine, replica, now)
+            for replica in sorted(engine.fleet.replicas.values(), key=lambda r: r.id)
+        ),
+        instances=tuple(_instance_status(engine, i, now) for i in sorted(live, key=lambda i: i.id)),
+        providers=tuple(
+            _provider_status(engine, name, now) for name in sorted(engine.providers.names)
+        ),
+        marks=engine.offers.marks(now),
+        quota_blocked=tuple(
+            (region, market) for _, region, _, market in engine.offers.blocked_quotas(now)
+        ),
+        open_circuits=tuple(sorted(engine.circuits.open_at(now))),
+        orphans=len(engine.observation.orphans),
+        stuck_terminating=stuck,
+        usd_per_hour=sum(i.usd_per_hour for i in live),
+        committed_usd_per_hour=committed_spend(live),
+        usd_today=engine.spend.today(now),
+        budget_usd_per_hour=rules.budget_usd_per_hour,
+        solve=engine.report,
+        plan_age_seconds=None if engine.solved_at is None else now - engine.solved_at,
+    )
+
+
+def endpoints_of(engine: Engine) -> tuple[Endpoint, ...]:
+    """Replicas that take requests now: ready, whole, and not about to lose a machine."""
+    endpoints = []
+    for replica in sorted(engine.fleet.replicas.values(), key=lambda r: r.id):
+        nodes = engine.fleet.nodes_of(replica)
+        if replica.state is not ReplicaState.READY or nodes[0] is None or None in nodes:
+            continue
+        endpoints.append(
+            Endpoint(
+                replica=replica.id,
+                model=replica.template.model,
+                phase=replica.template.phase,
+                region=replica.zone.region,
+                zone=replica.zone.zone,
+                address=nodes[0].address,
+                weight=replica.template.throughput,
+            )
+        )
+    return tuple(endpoints)
+
+
+def plan_rows(engine: Engine) -> tuple[PlanRow, ...]:
+    """What the present target adds, keeps and drains, against what exists."""
+    if engine.target is None:
+        return ()
+    moves = engine.execution.proposed(engine.target)
+    rows: Counter[tuple[Move, str, Phase, str, object, str, str]] = Counter()
+    prices: dict[tuple[Move, str, Phase, str, object, str, str], float] = defaultdict(float)
+
+    def add(move: Move, replica: Replica, reason: str) -> None:
+        counts = offering_counts(replica.offerings)
+        markets = "+".join(sorted({key.market for key, _ in counts}))
+        key = (
+            move,
+            replica.template.model,
+            replica.template.phase,
+            replica.template.shape,
+            replica.zone,
+            markets,
+            reason,
+        )
+        rows[key] += 1
+        prices[key] += sum(engine.offers.price_or_list(k)[0] * n for k, n in counts)
+
+    removed = {m.replica.id for m in moves.removes}
+    for start in moves.starts:
+        template = engine.templates.template(start.template)
+        if template is not None:
+            add(
+                Move.ADD,
+                Replica("", template, start.zone, start.offerings, (), 0.0),
+                "covers demand at least cost",
+            )
+    for replica in engine.fleet.replicas.values():
+        if replica.id in removed or replica.state in (
+            ReplicaState.DRAINING,
+            ReplicaState.RELEASING,
+        ):
+            add(Move.DRAIN, replica, replica.reason or "not in the plan")
+        else:
+            add(Move.KEEP, replica, "")
+    order = sorted(rows, key=lambda k: (k[1], k[2], list(Move).index(k[0]), k[3], str(k[4]), k[5]))
+    return tuple(
+        PlanRow(
+            move=key[0],
+            model=key[1],
+            phase=key[2],
+            shape=key[3],
+            zone=key[4],  # type: ignore[arg-type]
+            markets=key[5],
+            count=rows[key],
+            usd_per_hour=prices[key],
+            reason=key[6],
+        )
+        for key in order
+    )
+
+
+def _degraded(engine: Engine, now: float, stuck: int) -> tuple[str, ...]:
+    """Short reasons why things are not as they should be."""
+    reasons = []
+    if engine.solve_failure:
+        reasons.append(f"solver: {engine.solve_failure}")
+    if not engine.consumer.healthy:
+        reasons.append(f"events: {engine.consumer.detail}")
+    reasons.extend(
+        f"provider {name}: {engine.providers.message(name) or 'not listed yet'}"
+        for name in sorted(engine.providers.closed(now))
+    )
+    reasons.extend(
+        f"{name}: demand is stale"
+        for name in sorted(engine.policies.models)
+        if engine.hold_reason(name, now) == "demand is stale"
+    )
+    reasons.extend(f"circuit open: {t}" for t in sorted(engine.circuits.open_at(now)))
+    if engine.report is not None:
+        reasons.extend(
+            f"{row.model} {row.phase}: {row.unmet:.4g} of {row.demanded:.4g} unmet"
+            for row in engine.report.rows
+            if row.unmet > 1e-6 * max(1.0, row.demanded)
+        )
+    if stuck:
+        reasons.append(f"{stuck} machines are stuck terminating")
+    return tuple(reasons)
+
+
+def _model_status(engine: Engine, policy: ModelPolicy, now: float) -> ModelStatus:
+    level = engine.demand.level(policy.model)
+    replicas = [r for r in engine.fleet.replicas.values() if r.template.model == policy.model]
+    ready = _capacity(engine, policy, replicas, (ReplicaState.READY,))
+    starting = _capacity(engine, policy, replicas, (ReplicaState.STARTING,))
+    demand = level.request_rate if level else 0.0
+    by_market: dict[Market, float] = defaultdict(float)
+    for replica in replicas:
+        for intent in engine.fleet.intents_of(replica.id):
+            by_market[intent.request.offering.market] += intent.usd_per_hour
+    states = Counter(r.state for r in replicas)
+    return ModelStatus(
+        model=policy.model,
+        demand=demand,
+        demand_age_seconds=None if level is None else max(0.0, now - level.oldest_at),
+        stale=engine.hold_reason(policy.model, now) != "",
+        capacity_ready=ready,
+        capacity_starting=starting,
+        unmet=max(0.0, demand - ready),
+        replicas_ready=states[ReplicaState.READY],
+        replicas_starting=states[ReplicaState.STARTING],
+        replicas_draining=states[ReplicaState.DRAINING] + states[ReplicaState.RELEASING],
+        usd_per_hour=sum(by_market.values()),
+        usd_per_hour_by_market=dict(by_market),
+        paused=policy.paused or policy.model in engine.paused_models,
+        messages=tuple(r for r in engine.execution.refused if policy.model in r),
+    )
+
+
+def _capacity(
+    engine: Engine, policy: ModelPolicy, replicas: list[Replica], states: tuple[ReplicaState, ...]
+) -> float:
+    """Requests/s that the replicas in these states carry: the scarcer phase decides."""
+    level = engine.demand.level(policy.model)
+    by_phase = {
+        phase: sum(
+            r.template.throughput
+            for r in replicas
+            if r.state in states and r.template.phase is phase
+        )
+        for phase in policy.serving.phases
+    }
+    return min(requests_per_second(policy, level, p, t) for p, t in by_phase.items())
+
+
+def _replica_status(engine: Engine, replica: Replica, now: float) -> ReplicaStatus:
+    intents = engine.fleet.intents_of(replica.id)
+    return ReplicaStatus(
+        id=replica.id,
+        model=replica.template.model,
+        phase=replica.template.phase,
+        template=replica.template.id,
+        shape=replica.template.shape,
+        zone=replica.zone,
+        state=replica.state,
+        reason=replica.reason,
+        throughput=replica.template.throughput,
+        usd_per_hour=sum(i.usd_per_hour for i in intents),
+        instances=tuple(i.instance for i in intents if i.instance),
+        age_seconds=now - replica.created_at,
+        drain_deadline=replica.drain_deadline,
+    )
+
+
+def _instance_status(engine: Engine, intent: Intent, now: float) -> InstanceStatus:
+    replica = engine.fleet.replicas.get(intent.replica)
+    serving = replica is not None and replica.state is ReplicaState.READY
+    return InstanceStatus(
+        intent=intent.id,
+        instance=intent.instance,
+        offering=intent.request.offering,
+        replica=intent.replica,
+        state=intent.state,
+        ready=serving and intent.instance_state is InstanceState.RUNNING and intent.usable,
+        departing=intent.departing,
+        usd_per_hour=intent.usd_per_hour,
+        age_seconds=now - intent.created_at,
+        lost=intent.lost,
+    )
+
+
+def _provider_status(engine: Engine, name: str, now: float) -> ProviderStatus:
+    book = engine.providers
+    return ProviderStatus(
+        name=name,
+        synced=book.synced(name),
+        frozen=book.frozen(name),
+        message=book.message(name),
+        offerings=engine.offers.count(name),
+        listing_age_seconds=book.listing_age(name, now),
+        price_age_seconds=engine.offers.price_age(name, now),
+    )

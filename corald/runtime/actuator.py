@@ -1,0 +1,135 @@
+"""Carries instructions out at the clouds and turns every outcome into an event.
+
+No retry here: the engine asks again, with the same token. A call that times out may still happen,
+so its outcome is unknown, not failed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+
+from corald.errors import (
+    CredentialsRejectedError,
+    InstanceGoneError,
+    InsufficientCapacityError,
+    InvalidRequestError,
+    ProviderError,
+    QuotaExceededError,
+    ThrottledError,
+)
+from corald.model.events import (
+    Event,
+    FailureClass,
+    Launched,
+    LaunchFailed,
+    LaunchUnknown,
+    TerminateAnswered,
+)
+from corald.model.fleet import TerminateOutcome
+from corald.model.plan import Launch, Terminate
+from corald.plugin import Clock, Provider
+from corald.runtime.buckets import TokenBucket
+from corald.runtime.gate import Gate
+
+LAUNCH_TIMEOUT_SECONDS = 90.0
+TERMINATE_TIMEOUT_SECONDS = 60.0
+LAUNCHES_PER_SECOND, LAUNCH_BURST = 1.0, 3
+TERMINATES_PER_SECOND, TERMINATE_BURST = 1.0, 3
+TERMINATE_BATCH = 50
+
+
+class Actuator:
+    """The only code that calls `launch` and `terminate`."""
+
+    def __init__(self, providers: Mapping[str, Provider], *, clock: Clock, gate: Gate) -> None:
+        self._providers = providers
+        self._clock = clock
+        self._gate = gate
+        self._launches = {
+            (name): TokenBucket(clock, rate=LAUNCHES_PER_SECOND, burst=LAUNCH_BURST)
+            for name in providers
+        }
+        self._terminates = {
+            name: TokenBucket(clock, rate=TERMINATES_PER_SECOND, burst=TERMINATE_BURST)
+            for name in providers
+        }
+        self._stopped = False
+
+    def stop(self) -> None:
+        """Start no further call; those under way are answered."""
+        self._stopped = True
+
+    async def launch(self, launch: Launch) -> Event | None:
+        """Rent one machine; None when the daemon stops before the call is made."""
+        provider = self._providers[launch.request.offering.provider]
+        await self._launches[provider.name].take()
+        if self._stopped:
+            return None
+        refusal = self._gate.refuses_launch(launch)
+        if refusal:
+            return self._failed(launch, FailureClass("blocked", refusal))
+        try:
+            async with asyncio.timeout(LAUNCH_TIMEOUT_SECONDS):
+                instance = await provider.launch(launch.request)
+        except TimeoutError:
+            return LaunchUnknown(launch.intent, "no answer in time", self._clock.now())
+        except ProviderError as error:
+            failure = failure_class(error)
+            if failure.kind == "outcome-unknown":
+                return LaunchUnknown(launch.intent, failure.message, self._clock.now())
+            return self._failed(launch, failure)
+        self._gate.saw([instance], self._clock.now())
+        return Launched(launch.intent, instance, self._clock.now())
+
+    async def terminate(self, terminate: Terminate) -> Event | None:
+        """Give machines back; those the gate does not know as ours are answered as failed."""
+        provider = self._providers[terminate.provider]
+        outcomes: dict[str, TerminateOutcome] = {}
+        message = ""
+        ids = [instance for _, instance in terminate.targets]
+        for first in range(0, len(ids), TERMINATE_BATCH):
+            batch = ids[first : first + TERMINATE_BATCH]
+            await self._terminates[provider.name].take()
+            if self._stopped:
+                return None
+            allowed = self._gate.may_terminate(provider.name, batch, self._clock.now())
+            outcomes.update(dict.fromkeys(batch, TerminateOutcome.FAILED))
+            if not allowed:
+                message = "tags were not seen within the last minute"
+                continue
+            try:
+                async with asyncio.timeout(TERMINATE_TIMEOUT_SECONDS):
+                    outcomes.update(await provider.terminate(allowed))
+            except TimeoutError:
+                message = "no answer in time"
+            except ProviderError as error:
+                message = str(error)
+        return TerminateAnswered(
+            provider.name, tuple(sorted(outcomes.items())), message, self._clock.now()
+        )
+
+    def _failed(self, launch: Launch, failure: FailureClass) -> LaunchFailed:
+        return LaunchFailed(launch.intent, failure, self._clock.now())
+
+
+_KINDS: Mapping[type[ProviderError], str] = {
+    InsufficientCapacityError: "insufficient-capacity",
+    QuotaExceededError: "quota-exceeded",
+    ThrottledError: "throttled",
+    InvalidRequestError: "invalid-request",
+    CredentialsRejectedError: "credentials-rejected",
+    InstanceGoneError: "instance-gone",
+}
+
+
+def failure_class(error: ProviderError) -> FailureClass:
+    """A provider's error as a value; whatever is not proven to have failed is unknown."""
+    return FailureClass(
+        kind=_KINDS.get(type(error), "outcome-unknown"),
+        message=str(error),
+        code=error.code,
+        bucket=getattr(error, "bucket", ""),
+        hours=getattr(error, "hours", None),
+        retry_after=getattr(error, "retry_after", None),
+    )
