@@ -1,0 +1,306 @@
+"""The provider: each method is a few calls of EC2, in every configured region at once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, TypeVar
+
+from corald.errors import (
+    CredentialsRejectedError,
+    InvalidRequestError,
+    OutcomeUnknownError,
+    ProviderError,
+)
+from corald.model.events import InterruptionNoticed
+from corald.model.fleet import TAG_CLUSTER, Instance, LaunchRequest, Listing, TerminateOutcome
+from corald.model.market import Market, Offering, OfferingKey, Quota
+from corald.plugin import ProviderContext, read_settings
+from corald_aws import replies, requests
+from corald_aws.clients import Clients
+from corald_aws.errors import Operation, meaning_of
+from corald_aws.prices import ListPrices, Priced, aws_types
+from corald_aws.settings import Settings
+from corald_aws.terminate import terminate_in_region
+
+T = TypeVar("T")
+
+IDS_PER_READ = 200
+"""Values that one filter may have."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Page:
+    """What one region showed, whole or not."""
+
+    instances: list[Instance]
+    error: ProviderError | None = None
+
+
+class AwsProvider:
+    """EC2 in one account. It keeps nothing but what can be read again: prices, zones, clients."""
+
+    def __init__(self, settings: Settings, context: ProviderContext) -> None:
+        self.name = context.name
+        self.unknown_codes: Counter[str] = Counter()
+        """Error codes that the table does not know."""
+        self._settings = settings
+        self._context = context
+        self._clients = Clients(settings, context.name)
+        self._prices = ListPrices(self._clients, context.catalog)
+        self._zone_ids: dict[str, dict[str, str]] = {}
+        self._root_devices: dict[str, str] = {}
+        self._closed = asyncio.Event()
+
+    @classmethod
+    def from_config(cls, config: Mapping[str, Any], context: ProviderContext) -> AwsProvider:
+        """Build it without calling AWS, or raise ConfigError."""
+        return cls(read_settings(Settings, config, context.name), context)
+
+    async def offerings(self) -> Sequence[Offering]:
+        """List what each configured zone sells of the catalogue, at today's prices."""
+        found = await asyncio.gather(
+            *(self._counted(self._offerings(region)) for region in self._settings.regions)
+        )
+        return [offering for offerings in found for offering in offerings]
+
+    async def quotas(self) -> Sequence[Quota]:
+        """EC2 itself does not tell the account's limits: an exceeded one shows when launching."""
+        return ()
+
+    async def launch(self, request: LaunchRequest) -> Instance:
+        if (TAG_CLUSTER, self._context.cluster) not in request.tags:
+            raise InvalidRequestError(
+                f"the request must carry {TAG_CLUSTER}={self._context.cluster}"
+            )
+        call = requests.run_instances(request, self._settings, await self._root_device(request))
+        try:
+            return await self._counted(self._run(request, call))
+        except OutcomeUnknownError as error:
+            if error.code != "IdempotentParameterMismatch":
+                raise
+            known = await self._by_token(request)
+            if known is None:
+                raise
+            return known
+
+    async def terminate(self, instance_ids: Sequence[str]) -> Mapping[str, TerminateOutcome]:
+        """Terminate machines whose tags, read just now, say that they are this cluster's.
+
+        FAILED also stands for what AWS does not show (yet, or any more); PROTECTED for another
+        cluster's machine.
+        """
+        outcomes = dict.fromkeys(instance_ids, TerminateOutcome.FAILED)
+        ours: dict[str, list[str]] = {}
+        for machine in await self._by_ids(list(outcomes)):
+            owner = machine.tag(TAG_CLUSTER)
+            if owner == self._context.cluster:
+                ours.setdefault(machine.offering.region, []).append(machine.id)
+            elif owner is not None:
+                outcomes[machine.id] = TerminateOutcome.PROTECTED
+        answers = await asyncio.gather(
+            *(
+                self._counted(terminate_in_region(self._clients, region, ids))
+                for region, ids in ours.items()
+            ),
+            return_exceptions=True,
+        )
+        errors = []
+        for answer in answers:
+            if isinstance(answer, BaseException):
+                errors.append(answer)
+            else:
+                outcomes |= answer
+        if errors and len(errors) == len(answers):
+            raise errors[0]
+        return outcomes
+
+    async def list_instances(self) -> Listing:
+        """List every region; one that fails makes the listing incomplete."""
+        pages = await asyncio.gather(
+            *(
+                self._listed(region, requests.of_cluster(self._context.cluster))
+                for region in self._settings.regions
+            )
+        )
+        errors = [page.error for page in pages if page.error is not None]
+        for error in errors:
+            if isinstance(error, CredentialsRejectedError):
+                raise error
+        found = tuple(instance for page in pages for instance in page.instances)
+        if errors and not found and len(errors) == len(pages):
+            raise errors[0]
+        return Listing(found, complete=not errors, note="; ".join(map(str, errors)))
+
+    async def interruptions(self) -> AsyncIterator[InterruptionNoticed]:
+        """Wait until closed: EC2 itself announces nothing, EventBridge does, as events."""
+        nothing: tuple[InterruptionNoticed, ...] = ()
+        await self._closed.wait()
+        for notice in nothing:
+            yield notice
+
+    async def close(self) -> None:
+        self._closed.set()
+        self._clients.close()
+
+    # Offerings
+
+    async def _offerings(self, region: str) -> list[Offering]:
+        now = self._context.clock.now()
+        kinds = [kind.name for kind in aws_types(self._context.catalog)]
+        zone_ids = await self._zones(region)
+        sold, spot, listed = await asyncio.gather(
+            self._sold(region, kinds),
+            self._spot_prices(region, kinds, zone_ids, now),
+            self._prices.of_region(region, now),
+        )
+        return [
+            offering
+            for kind, zone in sold
+            if kind in listed
+            for offering in self._priced(region, zone, kind, listed[kind], spot.get((kind, zone)))
+        ]
+
+    def _priced(
+        self, region: str, zone: str, kind: str, listed: Priced, spot: float | None
+    ) -> Iterable[Offering]:
+        def key(market: Market) -> OfferingKey:
+            return OfferingKey(self.name, region, zone, kind, market)
+
+        on_demand = listed.usd_per_hour
+        yield Offering(key(Market.ON_DEMAND), on_demand, on_demand, priced_at=listed.at)
+        if spot is not None:
+            yield Offering(key(Market.SPOT), spot, on_demand)
+
+    async def _zones(self, region: str) -> dict[str, str]:
+        """Learn zone ids by zone name, once, from the configured subnets; and check those."""
+        if region not in self._zone_ids:
+            wanted = self._settings.regions[region].subnets
+            reply = await self._clients.ec2(
+                Operation.READ,
+                region,
+                lambda client: client.describe_subnets(SubnetIds=list(wanted.values())),
+            )
+            actual = {row["SubnetId"]: row for row in reply["Subnets"]}
+            for zone, subnet in wanted.items():
+                found = actual[subnet]["AvailabilityZoneId"]
+                if found != zone:
+                    raise InvalidRequestError(
+                        f"{subnet} is in zone {found}, not in {zone};"
+                        f" mend providers.{self.name}.regions.{region}.subnets"
+                    )
+            self._zone_ids[region] = {
+                row["AvailabilityZone"]: row["AvailabilityZoneId"] for row in actual.values()
+            }
+        return self._zone_ids[region]
+
+    async def _sold(self, region: str, kinds: list[str]) -> list[tuple[str, str]]:
+        call = requests.type_offerings(self._settings.regions[region].subnets, kinds)
+        rows = await self._all(
+            region, "describe_instance_type_offerings", "InstanceTypeOfferings", call
+        )
+        return sorted((row["InstanceType"], row["Location"]) for row in rows)
+
+    async def _spot_prices(
+        self, region: str, kinds: list[str], zone_ids: Mapping[str, str], now: float
+    ) -> dict[tuple[str, str], float]:
+        call = {
+            "InstanceTypes": kinds,
+            "ProductDescriptions": ["Linux/UNIX"],
+            "StartTime": now,
+        }
+        rows = await self._all(region, "describe_spot_price_history", "SpotPriceHistory", call)
+        return replies.newest_spot_prices(rows, zone_ids)
+
+    async def _all(
+        self, region: str, operation: str, member: str, call: dict[str, Any]
+    ) -> list[Mapping[str, Any]]:
+        def read(client: Any) -> list[Mapping[str, Any]]:  # noqa: ANN401 - boto3 has no types
+            pages = client.get_paginator(operation).paginate(**call)
+            return [row for page in pages for row in page[member]]
+
+        return await self._clients.ec2(Operation.READ, region, read)
+
+    # Machines
+
+    async def _run(self, request: LaunchRequest, call: dict[str, Any]) -> Instance:
+        region = request.offering.region
+        kind = self._context.catalog.instance_types.get(request.offering.instance_type)
+        reply = await self._clients.ec2(
+            Operation.CREATE,
+            region,
+            lambda client: client.run_instances(**call),
+            bucket=kind.quota_family if kind else "",
+        )
+        return replies.instance(reply["Instances"][0], self.name, region, self._subnets(region))
+
+    async def _root_device(self, request: LaunchRequest) -> str | None:
+        """Ask for the image's root device, once, where its volume shall have another size."""
+        region = self._settings.regions.get(request.offering.region)
+        if self._settings.volume_gib is None or region is None:
+            return None
+        image = request.image if request.image.startswith("ami-") else region.image_id
+        if image not in self._root_devices:
+            reply = await self._counted(
+                self._clients.ec2(
+                    Operation.READ,
+                    request.offering.region,
+                    lambda client: client.describe_images(ImageIds=[image]),
+                )
+            )
+            self._root_devices[image] = reply["Images"][0]["RootDeviceName"]
+        return self._root_devices[image]
+
+    async def _by_token(self, request: LaunchRequest) -> Instance | None:
+        page = await self._listed(request.offering.region, requests.by_token(request.token))
+        same_zone = [i for i in page.instances if i.offering.zone == request.offering.zone]
+        return same_zone[0] if same_zone else None
+
+    async def _by_ids(self, ids: Sequence[str]) -> list[Instance]:
+        """Read machines wherever they are, or raise: half an answer would be none."""
+        pages = await asyncio.gather(
+            *(
+                self._listed(region, requests.by_ids(ids[start : start + IDS_PER_READ]))
+                for region in self._settings.regions
+                for start in range(0, len(ids), IDS_PER_READ)
+            )
+        )
+        for page in pages:
+            if page.error is not None:
+                raise page.error
+        return [instance for page in pages for instance in page.instances]
+
+    async def _listed(self, region: str, call: dict[str, Any]) -> _Page:
+        """Read all pages of one region; keeps those before the one that failed."""
+        found: list[Instance] = []
+        subnets = self._subnets(region)
+        while True:
+            try:
+                describe = partial(_describe_instances, call=call)
+                reply = await self._counted(self._clients.ec2(Operation.READ, region, describe))
+            except ProviderError as error:
+                return _Page(found, error)
+            found += replies.instances(reply, self.name, region, subnets)
+            if not reply.get("NextToken"):
+                return _Page(found)
+            call = {**call, "NextToken": reply["NextToken"]}
+
+    def _subnets(self, region: str) -> dict[str, str]:
+        return {v: k for k, v in self._settings.regions[region].subnets.items()}
+
+    async def _counted(self, call: Awaitable[T]) -> T:
+        """Count the codes that nobody knows."""
+        try:
+            return await call
+        except ProviderError as error:
+            if error.code and meaning_of(error.code, 0) is None:
+                self.unknown_codes[error.code] += 1
+            raise
+
+
+def _describe_instances(client: Any, call: Mapping[str, Any]) -> Mapping[str, Any]:  # noqa: ANN401 - boto3 has no types
+    page: Mapping[str, Any] = client.describe_instances(**call)
+    return page
