@@ -1,0 +1,46 @@
+"""The one place that speaks to OR-Tools for integer programs."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from datetime import timedelta
+
+from ortools.math_opt.python import mathopt
+
+from corald.solver.effort import Effort
+
+
+@dataclass(frozen=True, slots=True)
+class MipAnswer:
+    """Values by variable (None: nothing found), and the proven bound of the model given."""
+
+    values: dict[mathopt.Variable, float] | None
+    bound: float
+
+    def count(self, variable: mathopt.Variable) -> int:
+        return 0 if self.values is None else round(self.values[variable])
+
+
+def solve_mip(model: mathopt.Model, effort: Effort, *, gap: float, share: float = 1.0) -> MipAnswer:
+    """Solve with SCIP, within `share` of the time left; it is single-threaded and repeatable."""
+    seconds = effort.left * share
+    if seconds <= 0:
+        return MipAnswer(None, -math.inf)
+    result = mathopt.solve(
+        model,
+        mathopt.SolverType.GSCIP,
+        params=mathopt.SolveParameters(
+            time_limit=timedelta(seconds=seconds) if math.isfinite(seconds) else None,
+            node_limit=effort.nodes,
+            relative_gap_tolerance=gap,
+            random_seed=0,
+            threads=1,
+        ),
+    )
+    bound = result.dual_bound()
+    if result.termination.reason is mathopt.TerminationReason.INFEASIBLE:
+        bound = math.inf
+    if not result.has_primal_feasible_solution():
+        return MipAnswer(None, bound)
+    return MipAnswer(result.variable_values(), bound)
