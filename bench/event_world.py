@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -42,6 +42,7 @@ from corald.runtime.readiness import ModelledReadiness
 CLUSTER = "bench"
 REPLICAS = 8
 KEY = OfferingKey("sim", "us-east-1", "use1-az4", "g6.xlarge", Market.SPOT)
+WARM_UP_SECONDS = 60.0
 INTERRUPT_EVERY_SECONDS = 1.5
 LAG_PROBE_SECONDS = 0.01
 
@@ -134,13 +135,16 @@ class OneTemplate:
     def template_ids(self, model: str, phase: Phase, engine: EngineProfile) -> tuple[str, ...]:
         """List it under its model."""
         wanted = self._template
-        return (wanted.id,) if (model, phase) == (wanted.model, wanted.phase) else ()
+        found = (model, phase, engine) == (wanted.model, wanted.phase, wanted.engine)
+        return (wanted.id,) if found else ()
 
 
 @dataclass(frozen=True)
 class World:
     """A running controller and what is measured of it."""
 
+    model: str
+    """The one that is served."""
     engine: Engine
     provider: WatchedProvider
     controller: Controller
@@ -203,7 +207,7 @@ async def running(
     controller = Controller(parts)
     task = asyncio.create_task(controller.run(), name="controller")
     try:
-        yield World(engine, provider, controller, measured)
+        yield World(models[0], engine, provider, controller, measured)
     finally:
         controller.stop()
         await task
@@ -221,6 +225,18 @@ def _provider(clock: Clock, catalog: Catalog) -> WatchedProvider:
     return WatchedProvider(market, ProviderContext(KEY.provider, CLUSTER, catalog, clock))
 
 
+async def warm_up(world: World, settings: KafkaSettings) -> None:
+    """Bring up the fleet that is to be interrupted; a first level of demand asks for it."""
+    data = {"model": world.model, "request_rate": 1, "input_tokens": 1000, "output_tokens": 200}
+    async with AIOKafkaProducer(**settings.client_options()) as producer:
+        event = _event("demand", 0, data | {"window_seconds": 1})
+        await producer.send_and_wait(settings.demand_topic, event)
+    async with asyncio.timeout(WARM_UP_SECONDS):
+        while len(world.ready_instances()) < REPLICAS or not world.measured.healthy:  # noqa: ASYNC110 - polled, not to touch what is measured
+            await asyncio.sleep(0.1)
+    world.measured.events = 0
+
+
 async def interrupt_machines(world: World, settings: KafkaSettings) -> None:
     """Interrupt a serving machine now and then, by an event, and time the replacement's launch."""
     async with AIOKafkaProducer(**settings.client_options()) as producer:
@@ -231,16 +247,16 @@ async def interrupt_machines(world: World, settings: KafkaSettings) -> None:
                 continue
             world.provider.launch_asked.clear()
             started = time.monotonic()
-            event = _interruption(number, ready[0])
+            data = {"provider": KEY.provider, "instance_id": ready[0], "kind": "terminate"}
+            event = _event("interruption", number, data)
             await producer.send_and_wait(settings.availability_topic, event)
             await asyncio.wait_for(world.provider.launch_asked.wait(), 10.0)
             world.measured.reactions.append(time.monotonic() - started)
 
 
-def _interruption(number: int, instance: str) -> bytes:
-    data = {"provider": KEY.provider, "instance_id": instance, "kind": "terminate"}
-    event = {"specversion": "1.0", "id": f"notice-{number}", "source": "/bench"}
-    return json.dumps(event | {"type": "io.corald.interruption.v1", "data": data}).encode()
+def _event(kind: str, number: int, data: Mapping[str, object]) -> bytes:
+    event = {"specversion": "1.0", "id": f"{kind}-{number}", "source": "/bench"}
+    return json.dumps(event | {"type": f"io.corald.{kind}.v1", "data": data}).encode()
 
 
 async def probe_loop_lag(measured: Measured) -> None:

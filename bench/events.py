@@ -22,6 +22,7 @@ import time
 from contextlib import closing
 from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import Any
 
 import common
 import event_world
@@ -31,14 +32,13 @@ from corald.adapters.kafka_settings import KafkaSettings
 from corald.adapters.store import FILE
 
 sys.path.append(str(common.ROOT))
-from tests.kafka.broker import KafkaBroker  # noqa: E402 - found by the line above
+from tests.kafka.broker import KafkaBroker
 
 SOURCES = 40
 MODELS = [f"model-{number}" for number in range(25)]
 PAIRS = [(source, model) for source in range(SOURCES) for model in MODELS]
 PARTITIONS = 4
 TICK_SECONDS = 0.02
-START_SECONDS = 60.0
 CATCH_UP_SECONDS = 60.0
 LEAST_PACE = 0.95
 EVENT = (
@@ -69,24 +69,33 @@ def _measure(
 ) -> tuple[int, dict[str, float | None]]:
     spawn = multiprocessing.get_context("spawn")
     ours, theirs = spawn.Pipe()
-    args = (settings, scratch / "state", theirs)
-    consumer = spawn.Process(target=_consume, args=args, daemon=True)
+    consumer = spawn.Process(
+        target=_consume, args=(settings, scratch / "state", theirs), daemon=True
+    )
     consumer.start()
     theirs.close()
-    ours.recv()  # it is ready; EOFError when it died
+    _receive(ours, "consumer")  # it is ready
     producing, producers_end = spawn.Pipe()
-    args = (settings, seconds, rate, producers_end)
-    producer = spawn.Process(target=_produce, args=args, daemon=True)
+    producer = spawn.Process(
+        target=_produce, args=(settings, seconds, rate, producers_end), daemon=True
+    )
     producer.start()
     producers_end.close()
-    sent, took = producing.recv()
+    sent, took = _receive(producing, "producer")
     if sent / took < LEAST_PACE * rate:
         raise SystemExit(f"could not measure: only {sent / took:.0f} events/s could be produced")
     ours.send(sent)
-    figures = ours.recv()
+    figures = _receive(ours, "consumer")
     consumer.join()
     producer.join()
     return sent, figures
+
+
+def _receive(pipe: Connection, whose: str) -> Any:  # noqa: ANN401 - what was sent
+    try:
+        return pipe.recv()
+    except EOFError:
+        raise SystemExit(f"could not measure: the {whose} failed, as said above") from None
 
 
 def _produce(settings: KafkaSettings, seconds: float, rate: int, pipe: Connection) -> None:
@@ -126,15 +135,13 @@ async def _run_world(
 ) -> dict[str, float | None]:
     async with event_world.running(settings, directory, MODELS) as world:
         measured = world.measured
-        async with asyncio.timeout(START_SECONDS):
-            while not measured.healthy:  # noqa: ASYNC110 - polled, not to touch what is measured
-                await asyncio.sleep(0.1)
+        await event_world.warm_up(world, settings)
         pipe.send("ready")
         tasks = [
             asyncio.create_task(event_world.interrupt_machines(world, settings)),
             asyncio.create_task(event_world.probe_loop_lag(measured)),
         ]
-        while not measured.events:  # noqa: ASYNC110 - as above
+        while not measured.events:  # noqa: ASYNC110 - polled, not to touch what is measured
             await asyncio.sleep(0.01)
         began, cpu_before = time.monotonic(), _cpu_seconds()
         expected = await asyncio.to_thread(pipe.recv)

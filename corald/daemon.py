@@ -29,7 +29,7 @@ from corald.adapters.store import SqliteStore
 from corald.adapters.systemd import Notifier
 from corald.config import values
 from corald.config.catalog import load_catalog
-from corald.config.checks import check_against_catalog, check_against_library
+from corald.config.ground import check_against_catalog, check_against_library
 from corald.config.settings import load_settings
 from corald.config.values import Settings, needs_restart
 from corald.core.engine import Engine
@@ -159,14 +159,13 @@ def kafka_settings(kafka: values.KafkaSettings) -> KafkaSettings:
     )
 
 
-def run(path: Path) -> None:
+def run(settings: Settings) -> None:
     """Run until SIGTERM or SIGINT.
 
     Raises:
         ConfigError, LibraryError: the configuration cannot be used.
         StateLockedError: another daemon has the state directory.
     """
-    settings = load_settings(path)
     configure_logs(settings)
     asyncio.run(Daemon(settings, Notifier.from_environment()).run())
 

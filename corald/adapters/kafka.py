@@ -199,8 +199,8 @@ class Connection:
         if self._committing is not None:
             self._committing.cancel()
         for client in (self._consumer.stop, self._admin.close):
-            with contextlib.suppress(KafkaError, OSError, TimeoutError):
-                await asyncio.wait_for(client(), CLOSE_SECONDS)
+            # Not awaited itself: a consumer that is backing off ends its `stop` as cancelled.
+            await asyncio.wait({asyncio.ensure_future(client())}, timeout=CLOSE_SECONDS)
 
 
 class KafkaPublisher:

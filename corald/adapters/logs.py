@@ -23,20 +23,25 @@ HIDDEN = "***"
 SECRET_KEY = re.compile(r"(?:^|_)(?:token|passw\w*|secret\w*|authorization|cookie|private_key)$")
 CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 SYSLOG_LEVELS = {"critical": 2, "error": 3, "warning": 4, "info": 6, "debug": 7}
-LIBRARIES = ("aiohttp", "aiokafka", "apscheduler", "asyncio", "botocore", "boto3", "urllib3")
+LIBRARIES = ("aiohttp", "apscheduler", "asyncio", "botocore", "boto3", "urllib3")
+REPEATED_BY_US = ("aiokafka",)
+"""Their connection errors come several times a second; our own adapter says it once."""
 
 WARNINGS = frozenset(
     {
         "circuit_opened",
+        "instance_lost",
         "interruption",
         "launch_failed",
         "launch_unknown",
+        "orphan_found",
         "provider_failed",
-        "provider_frozen",
+        "quota_blocked",
         "rejected",
         "replica_unready",
         "solve_failed",
         "store_failed",
+        "terminate_failed",
     }
 )
 FREQUENT = frozenset({"event_applied", "provider_call"})
@@ -88,11 +93,13 @@ def configure(
 
 
 def set_level(level: str) -> None:
-    """Change how much corald logs; libraries never go below INFO, where they show requests."""
+    """Change how much corald logs; libraries stay at WARNING, since below it they show requests."""
     number = logging.getLevelNamesMapping()[level.upper()]
     logging.getLogger("corald").setLevel(number)
     for name in LIBRARIES:
         logging.getLogger(name).setLevel(max(number, logging.WARNING))
+    for name in REPEATED_BY_US:
+        logging.getLogger(name).setLevel(logging.CRITICAL)
 
 
 class Taming:
@@ -134,21 +141,22 @@ class LogSink:
         fields: dict[str, object] = dict(note.fields)
         if note.event in FLOODING:
             key = (note.event, fields.get("reason"))
+            count = fields.get("count", 1)
+            counted = self._held.get(key, 0) + (count if isinstance(count, int) else 1)
             if note.at < self._last.get(key, note.at - 1) + 1:
-                self._held[key] = self._held.get(key, 0) + 1
+                self._held[key] = counted
                 return
-            self._last[key] = note.at
-            if held := self._held.pop(key, 0):
-                fields["not_shown"] = held
+            self._last[key], self._held[key] = note.at, 0
+            fields["count"] = counted
         if note.audit:
             fields["audit"] = True
-        getattr(self._log, _level_of(note.event))(note.event, **_renamed(fields))
+        getattr(self._log, _level_of(note))(note.event, **_renamed(fields))
 
 
-def _level_of(event: str) -> str:
-    if event in WARNINGS:
+def _level_of(note: Note) -> str:
+    if note.event in WARNINGS or note.field("ok") is False:
         return "warning"
-    return "debug" if event in FREQUENT else "info"
+    return "debug" if note.event in FREQUENT else "info"
 
 
 def _renamed(fields: Mapping[str, object]) -> dict[str, object]:

@@ -42,7 +42,7 @@ def _models(models: tuple[ModelStatus, ...]) -> Iterator[Metric]:
     )
     yield _gauge(
         "unmet_requests_per_second{model}",
-        "Demand that the plan does not serve.",
+        "Demand beyond what ready replicas can serve.",
         (((m.model,), m.unmet) for m in models),
     )
     yield _gauge(

@@ -90,7 +90,7 @@ class Metrics:
         """Count a note; one without a metric is passed over."""
         field = dict(note.fields)
         for reaction in _REACTIONS.get(note.event, ()):
-            value = field.get(reaction.field) if reaction.field else 1
+            value = field.get(reaction.field) if reaction.field else field.get("count", 1)
             if not isinstance(value, int | float):
                 continue
             if reaction.name in self._histograms:
@@ -109,6 +109,7 @@ class Metrics:
     def _label(self, name: str, label: str, value: object) -> str:
         """Bound the number of series, whatever the notes say."""
         text = str(value).lower() if isinstance(value, bool) else str(value or "none")
+        text = text.partition(":")[0]  # a reason's detail follows after a colon
         seen = self._values.setdefault((name, label), set())
         if text not in seen and len(seen) >= MAX_LABEL_VALUES:
             return "other"
@@ -122,7 +123,7 @@ class _Reaction:
 
     name: str
     field: str = ""
-    """The note's field that holds the value or amount; empty: count one."""
+    """The note's field that holds the value or amount; empty: its `count`, or one."""
     labels: tuple[tuple[str, object], ...] = ()
     """Labels that the note does not carry itself."""
     result_from: str = ""

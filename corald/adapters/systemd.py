@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 from collections.abc import Awaitable, Callable
@@ -57,7 +58,8 @@ class Notifier:
             return
         # A leading @ means the abstract namespace, which the kernel writes as a null byte.
         address = "\0" + self._address[1:] if self._address[0] == "@" else self._address
-        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as link:
-            link.settimeout(1)
+        kind = socket.SOCK_DGRAM | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK
+        # A listener that is busy or gone misses a message; that must not hold up or end the work.
+        with socket.socket(socket.AF_UNIX, kind) as link, contextlib.suppress(OSError):
             link.connect(address)
-            link.sendall(message.encode())
+            link.send(message.encode())

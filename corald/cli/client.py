@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import socket
+from contextlib import closing
 from pathlib import Path
 from typing import Annotated, TypeVar
 from urllib.parse import urlsplit
@@ -74,11 +75,10 @@ class Client:
 
         headers = self._headers | ({"Content-Type": "application/json"} if body else {})
         try:
-            connection = self._connection()
-            connection.request(method, path, body, headers)
-            answer = connection.getresponse()
-            content = answer.read()
-            connection.close()
+            with closing(self._connection()) as connection:
+                connection.request(method, path, body, headers)
+                answer = connection.getresponse()
+                content = answer.read()
         except (OSError, http.client.HTTPException) as error:
             reason = (isinstance(error, OSError) and error.strerror) or str(error)
             raise UnavailableError(f"no daemon answers at {self._url}: {reason}") from error

@@ -21,9 +21,12 @@ def register(app: typer.Typer) -> None:
 
 def run(config: ConfigOption = DEFAULT_CONFIG) -> int:
     """Run the daemon until SIGTERM; SIGHUP reloads the configuration."""
-    from corald import daemon
+    from corald.config.settings import load_settings
 
-    daemon.run(config)
+    settings = load_settings(config)
+    from corald import daemon  # heavy: a faulty configuration is told before it
+
+    daemon.run(settings)
     return Exit.FINE
 
 

@@ -33,6 +33,19 @@ class Caps:
     spent_today_usd: float
     hours_left_today: float
 
+    def limit(self) -> float | None:
+        """USD/h that may be committed all in all; None without any cap.
+
+        The daily cap is rounded down to a hundredth of its hourly mean, so that the passing of
+        time alone does not make every moment a new problem.
+        """
+        limits = [] if self.usd_per_hour is None else [self.usd_per_hour]
+        if self.usd_per_day is not None:
+            step = self.usd_per_day / 24.0 / 100.0
+            left = max(0.0, self.usd_per_day - self.spent_today_usd) / self.hours_left_today
+            limits.append(int(left / step + 1e-6) * step)
+        return min(limits, default=None)
+
     def refusal(self, committed: float, extra: float) -> str:
         """Why `extra` USD/h on top of `committed` may not be rented; empty when it may."""
         total = committed + extra

@@ -27,6 +27,8 @@ class Circuits:
         for twice as long.
         """
         circuit = self._circuits.get(template, _Circuit())
+        if circuit.open_until > now:
+            return False
         failures = rules.circuit_failures if at_once else circuit.failures + 1
         if failures < rules.circuit_failures:
             self._circuits[template] = _Circuit(failures, circuit.openings, circuit.open_until)

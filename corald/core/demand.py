@@ -13,6 +13,9 @@ from corald.model.events import DemandObserved, Stamp
 from corald.model.policy import ModelPolicy, Rules
 from corald.model.templates import Phase
 
+MOST_SOURCES = 1000
+"""Sources that one model may have: memory stays bounded whatever producers do."""
+
 Order = tuple[int, int, int, float]
 
 
@@ -43,6 +46,12 @@ class DemandBook:
     def __init__(self, samples: Iterable[DemandObserved] = ()) -> None:
         self._samples = {(s.source, s.model): s for s in samples}
 
+    def full(self, sample: DemandObserved) -> bool:
+        """Whether the sample is of one source too many for its model."""
+        if (sample.source, sample.model) in self._samples:
+            return False
+        return sum(model == sample.model for _, model in self._samples) >= MOST_SOURCES
+
     def merge(self, sample: DemandObserved, rules: Rules) -> bool:
         """Keep the newer of `sample` and what is held; True when it changed anything."""
         key = (sample.source, sample.model)
@@ -63,10 +72,13 @@ class DemandBook:
         """Drop sources silent for longer than `after_seconds` and name them."""
         if after_seconds is None:
             return ()
-        silent = {k: s for k, s in self._samples.items() if now - s.stamp.at > after_seconds}
-        for key in silent:
-            del self._samples[key]
-        return tuple(sorted({source for source, _ in silent}))
+        newest: dict[str, float] = {}
+        for (source, _), sample in self._samples.items():
+            newest[source] = max(sample.stamp.at, newest.get(source, sample.stamp.at))
+        silent = sorted(source for source, at in newest.items() if now - at > after_seconds)
+        for source in silent:
+            self.retire(source)
+        return tuple(silent)
 
     def level(self, model: str) -> DemandLevel | None:
         """Sum over the model's sources; None when none has ever reported."""

@@ -22,7 +22,7 @@ from corald.core.notes import Notes
 from corald.core.observation import Observation
 from corald.core.offers import Offers
 from corald.core.problem import ShapeRules, TemplateSource, Want, build_problem
-from corald.core.providers import ProviderBook
+from corald.core.providers import HOLD_SECONDS, ProviderBook
 from corald.core.window import StabilityWindow
 from corald.model.events import (
     CapacityObserved,
@@ -65,6 +65,11 @@ NOTICE_SECONDS = 120.0
 """Assumed until a machine goes when its notice names no deadline."""
 
 UNKNOWN_RETRY_SECONDS = 10.0
+THROTTLE_SECONDS = 5.0
+_AT_ONCE = frozenset({"policy", "pause"})
+"""What makes a new plan without waiting for more news."""
+_NOT_CALLED = frozenset({"blocked", "credentials-rejected", "withdrawn"})
+"""Failures that say nothing about an earlier call with the same token."""
 
 
 class Engine:
@@ -80,16 +85,17 @@ class Engine:
         stored: StoredState,
         now: float,
     ) -> None:
+        settings = dict(stored.settings)
         self.policies = policies
         self.catalog = catalog
         self.templates = templates
         self.notes = Notes()
         self.demand = DemandBook(stored.demand)
         self.offers = Offers(catalog, stored.capacity, stored.prices)
-        self.fleet = Fleet(stored.intents, stored.replicas)
+        self.fleet = Fleet((_perhaps_called(i, now) for i in stored.intents), stored.replicas)
         self.circuits = Circuits()
         self.providers = ProviderBook(providers)
-        self.spend = SpendLedger(stored.spend, now)
+        self.spend = SpendLedger(stored.spend, float(settings.get("spend_until", now)))
         self.lifecycle = Lifecycle(self.fleet, self.circuits, self.notes)
         self.observation = Observation(
             cluster=policies.cluster,
@@ -98,7 +104,6 @@ class Engine:
             templates=templates,
             notes=self.notes,
         )
-        settings = dict(stored.settings)
         self.execution = Execution(self, settings)
         self.adopting = stored.adopting
         self.paused_models = {m for m in settings.get("paused_models", "").split(",") if m}
@@ -115,14 +120,19 @@ class Engine:
         self._problem: Problem | None = None
         self._problem_at = 0.0
         self._decided_at = now
+        self._expiry_at: float | None = None
+        """When a mark or window ends and so changes the problem without any event."""
         self._dirty_since: float | None = now
         self._urgent = False
+        self._now = now
         self._loss = False
         self._triggers: set[str] = {"start"}
         self._trigger = "start"
         self._changed: dict[str, dict[object, object]] = {}
         self._settings: dict[str, str] = {}
         self._counts: Counter[tuple[str, str]] = Counter()
+        self._lags: dict[str, float] = {}
+        """Greatest age of the events applied since the last transaction, by type."""
         self._retired: list[str] = []
 
     # Events in
@@ -131,6 +141,7 @@ class Engine:
         self, event: Event, now: float
     ) -> None:
         """Record one event; commutative for external events."""
+        self._now = now
         match event:
             case DemandObserved():
                 self._demand_observed(event, now)
@@ -144,12 +155,15 @@ class Engine:
                     self._mark("offerings", now)
                 self._urgent = self._urgent or opened
             case FleetObserved():
+                self.spend.accrue(self.fleet.live_intents(), now)
                 self._fleet_observed(event, now)
             case ProviderFailed():
                 self.providers.failed(event)
             case Launched() | LaunchFailed() | LaunchUnknown():
+                self.spend.accrue(self.fleet.live_intents(), now)
                 self._launch_answered(event)
             case TerminateAnswered():
+                self.spend.accrue(self.fleet.live_intents(), now)
                 self._terminate_answered(event)
             case ReplicaReady() | ReplicaUnready() | RequestsInFlight():
                 self._readiness(event)
@@ -159,7 +173,7 @@ class Engine:
                 self._solve_failed(event)
             case DemandRetired():
                 if self.demand.retire(event.source):
-                    self._retired.append(event.source)
+                    self._retire(event.source)
                     self.notes.add("demand_retired", now, audit=True, source=event.source)
                     self._mark("demand", now)
             case PoliciesChanged():
@@ -181,24 +195,25 @@ class Engine:
         """Re-derive everything; only actions that are still missing come out."""
         rules = self.policies.rules
         for source in self.demand.forget_silent(now, rules.forget_demand_seconds):
-            self._retired.append(source)
+            self._retire(source)
             self.notes.add("demand_forgotten", now, audit=True, source=source)
         self.lifecycle.settle(now, rules)
         self.spend.accrue(self.fleet.live_intents(), now)
         wants, hold = self._wants(now)
         closed = self.providers.closed(now)
-        instructions: list[Instruction] = []
-        solve = self._solve_due(wants, closed, now)
-        if solve is not None:
-            instructions.append(solve)
-        self._urgent, self._dirty_since, self._decided_at = False, None, now
-        self._triggers.clear()
+        # First what is decided, then the next question: it must describe the fleet as it is left.
         if self.target is not None and self.execution.carry_out(
             self.target, wants, hold, closed, now
         ):
             self._mark("fleet", now)
+        instructions: list[Instruction] = []
+        solve = self._solve_due(wants, closed, now)
+        if solve is not None:
+            instructions.append(solve)
+        self._urgent, self._decided_at = False, now
         instructions.extend(self.execution.launches(closed, now, started=self.target is not None))
         instructions.extend(self.execution.terminations(now))
+        self._expiry_at = self._next_expiry(now)
         return tuple(instructions)
 
     def next_wakeup(self, now: float) -> float:
@@ -207,36 +222,53 @@ class Engine:
             return now
         rules = self.policies.rules
         times = [self._decided_at + rules.resolve_every_seconds]
-        if self._dirty_since is not None:
+        if self._dirty_since is not None and self._solving is None and self.synced:
             times.append(self._dirty_since + rules.debounce_seconds)
-        times.extend(
-            t
-            for t in (
-                self.offers.next_change(now),
-                self.circuits.next_change(now),
-                self.execution.next_change(now),
-                self.providers.next_change(now),
-                *(
-                    window.next_change(now, up=up, down=down)
-                    for name, window in self._windows.items()
-                    for up, down in [self._delays(self.policies.models[name], window)]
-                ),
-            )
-            if t is not None
+        others = (
+            self._expiry_at,
+            self.execution.next_change(now),
+            self.observation.next_change(rules),
         )
+        times.extend(t for t in others if t is not None)
         return max(now, min(times))
+
+    def _next_expiry(self, now: float) -> float | None:
+        """When the problem changes by time alone."""
+        times = [
+            self.offers.next_change(now),
+            self.circuits.next_change(now),
+            self.providers.next_change(now),
+        ]
+        for name, window in self._windows.items():
+            up, down = self._delays(self.policies.models[name], window)
+            times.append(window.next_change(now, up=up, down=down))
+        return min((t for t in times if t is not None), default=None)
 
     def take_changes(self) -> Changes:
         """Everything that must be durable before the last instructions are carried out."""
         intents, replicas = self.fleet.take_changes()
+        self.execution.forget(intents)
         for (event, reason), count in sorted(self._counts.items()):
-            name = "event_ignored" if reason else "event_applied"
-            self.notes.add(name, self.consumer.at, type=event, reason=reason, count=count)
+            if reason:
+                self.notes.add("event_ignored", self._now, type=event, reason=reason, count=count)
+            else:
+                lag = self._lags.pop(event, 0.0)
+                self.notes.add(
+                    "event_applied",
+                    self._now,
+                    type=event,
+                    count=count,
+                    lag_seconds=max(0.0, lag),
+                    skew_seconds=max(0.0, -lag),
+                )
         self._counts.clear()
         changed, self._changed = self._changed, {}
         settings, self._settings = self._settings, {}
         settings.update(self.execution.take_settings())
         retired, self._retired = self._retired, []
+        spend = self.spend.take_changes()
+        if spend:
+            settings["spend_until"] = repr(self.spend.accrued_until)
         return Changes(
             demand=tuple(changed.get("demand", {}).values()),  # type: ignore[arg-type]
             retired_sources=tuple(retired),
@@ -244,12 +276,17 @@ class Engine:
             prices=tuple(changed.get("price", {}).values()),  # type: ignore[arg-type]
             intents=intents,
             replicas=replicas,
-            spend=self.spend.take_changes(),
+            spend=spend,
             settings=tuple(sorted(settings.items())),
             notes=self.notes.take(),
         )
 
     # What status reads
+
+    @property
+    def solving(self) -> bool:
+        """Whether a solve is under way, for the fleet as it was when it began."""
+        return self._solving is not None
 
     @property
     def generation(self) -> int:
@@ -293,8 +330,10 @@ class Engine:
     def _demand_observed(self, event: DemandObserved, now: float) -> None:
         if event.model not in self.policies.models:
             self._counts["demand", "unknown-model"] += 1
+        elif self.demand.full(event):
+            self._counts["demand", "too-many-sources"] += 1
         elif self.demand.merge(event, self.policies.rules):
-            self._counts["demand", ""] += 1
+            self._count_applied("demand", event.stamp.at, now)
             self._remember("demand", (event.source, event.model), event)
             self._mark("demand", now)
         else:
@@ -308,13 +347,18 @@ class Engine:
         if event.offering.instance_type not in self.catalog.instance_types:
             self._counts[kind, "unknown-instance-type"] += 1
             return
+        if not self.offers.offers(event.offering):
+            self._counts[kind, "unknown-offering"] += 1
+            return
         changed = (
             self.offers.merge_capacity(event)
             if isinstance(event, CapacityObserved)
             else self.offers.merge_price(event)
         )
-        self._counts[kind, "" if changed else "stale"] += 1
-        if changed:
+        if not changed:
+            self._counts[kind, "stale"] += 1
+        else:
+            self._count_applied(kind, event.stamp.at, now)
             self._remember(kind, event.offering, event)
             self._mark(kind, now)
 
@@ -324,7 +368,10 @@ class Engine:
             self._counts["interruption", "unknown-instance"] += 1
             return
         handled = self._heed(event, intent)
-        self._counts["interruption", "" if handled else "ignored-by-policy"] += 1
+        if handled:
+            self._count_applied("interruption", event.at, now)
+        else:
+            self._counts["interruption", "ignored-by-policy"] += 1
         self.notes.add(
             "interruption",
             now,
@@ -334,6 +381,7 @@ class Engine:
             instance=event.instance,
             intent=intent.id,
             deadline=event.deadline,
+            seconds=max(0.0, now - event.at),
             cause=event.event_id,
         )
 
@@ -357,7 +405,12 @@ class Engine:
 
     def _fleet_observed(self, event: FleetObserved, now: float) -> None:
         before, revision = dict(self.fleet.intents), self.fleet.revision
-        self.observation.merge(event, self.policies.rules, adopting=self.adopting)
+        self.observation.merge(
+            event,
+            self.policies.rules,
+            adopting=self.adopting,
+            calling=self.execution.calling,
+        )
         opened = self.providers.listed(event)
         if self.adopting and self.providers.all_listed():
             self.adopting = False
@@ -384,9 +437,7 @@ class Engine:
                 self._launch_failed(event, intent)
             case LaunchUnknown():
                 if intent.state is IntentState.COMMITTED:
-                    self.fleet.put_intent(
-                        replace(intent, state=IntentState.UNKNOWN, unknown_since=event.at)
-                    )
+                    self.fleet.put_intent(_unknown(intent, event.at))
                 self.execution.retry_at(intent.id, event.at + UNKNOWN_RETRY_SECONDS)
                 self._note_launch("launch_unknown", intent, event.at, message=event.message)
 
@@ -405,10 +456,25 @@ class Engine:
         self._mark("fleet", event.at)
 
     def _launch_failed(self, event: LaunchFailed, intent: Intent) -> None:
-        error, key, rules = event.error, intent.request.offering, self.policies.rules
+        error = event.error
         if error.kind == "throttled":
-            self.execution.retry_at(intent.id, event.at + (error.retry_after or 5.0))
-            return
+            self.execution.retry_at(intent.id, event.at + (error.retry_after or THROTTLE_SECONDS))
+        elif intent.instance is not None and error.kind != "instance-gone":
+            # A listing has shown the machine since: this is the answer to a repeated call.
+            self._note_launch("launch_repeated", intent, event.at, message=error.message)
+        elif error.kind in _NOT_CALLED and intent.unknown_since is not None:
+            # This call was not made, but an earlier one may have rented the machine.
+            self.fleet.put_intent(_unknown(intent, event.at))
+            self.execution.retry_at(intent.id, event.at + HOLD_SECONDS)
+        elif error.kind == "withdrawn":
+            if not intent.usable:
+                self.fleet.put_intent(replace(intent, state=IntentState.FAILED))
+        else:
+            self._launch_disproven(event, intent)
+
+    def _launch_disproven(self, event: LaunchFailed, intent: Intent) -> None:
+        """Nothing was rented: close the intent and learn from the reason."""
+        error, key, rules = event.error, intent.request.offering, self.policies.rules
         self._note_launch(
             "launch_failed",
             intent,
@@ -428,7 +494,7 @@ class Engine:
             case "credentials-rejected" | "blocked":
                 self.providers.hold(key.provider, event.at, error.message, kind=error.kind)
             case _:
-                pass  # nothing to learn beyond the failure itself
+                self.offers.suspect(key, event.at, rules)
         ended = IntentState.GONE if error.kind == "instance-gone" else IntentState.FAILED
         self.fleet.put_intent(replace(intent, state=ended, reason=error.message or error.kind))
         self._lost()
@@ -471,9 +537,14 @@ class Engine:
             self._urgent = True
 
     def _drained(self, event: RequestsInFlight) -> None:
-        """Nothing is in flight any more: the machines can go."""
+        """Nothing is in flight any more: the machines can go, once routers have been told."""
         replica = self.fleet.replicas.get(event.owner)
-        if replica is not None and replica.state is ReplicaState.DRAINING:
+        told = self.policies.rules.route_propagation_seconds
+        if (
+            replica is not None
+            and replica.state is ReplicaState.DRAINING
+            and event.at - (replica.drain_since or 0.0) >= told
+        ):
             self.lifecycle.release(replica, event.at, reason=f"drained: {replica.reason}")
             self._urgent = True
         intent = self.fleet.intents.get(event.owner)
@@ -492,6 +563,7 @@ class Engine:
             "solve_ended",
             event.at,
             status=event.report.status,
+            trigger=self._trigger,
             seconds=event.report.seconds,
             gap=event.report.gap,
             usd_per_hour=event.report.usd_per_hour,
@@ -506,7 +578,7 @@ class Engine:
         self._problem = None
         self.solve_failure = event.message
         self._mark("solver", event.at)
-        self.notes.add("solve_failed", event.at, message=event.message)
+        self.notes.add("solve_failed", event.at, message=event.message, trigger=self._trigger)
 
     def _policies_changed(self, policies: PolicySet, now: float) -> None:
         self.policies = policies
@@ -590,27 +662,36 @@ class Engine:
     def _solve_due(
         self, wants: Mapping[str, Want], closed: frozenset[str], now: float
     ) -> Solve | None:
-        if not self.synced:
-            return None
+        """A solve, when one is worth while: at once after a loss, else debounced."""
         rules = self.policies.rules
-        if self._solving is not None and not self._loss:
+        urgent = self._loss or bool(self._triggers & _AT_ONCE)
+        waited = self._dirty_since is not None and now - self._dirty_since >= rules.debounce_seconds
+        expired = self._expiry_at is not None and now >= self._expiry_at
+        dirty = waited or expired
+        if expired and self._dirty_since is None:
+            self._dirty_since = now  # stays due when a solve under way is not given up for it
+        periodic = now - self._problem_at >= rules.resolve_every_seconds
+        if not self.synced or not (urgent or periodic or dirty or self.target is None):
             return None
+        if self._solving is not None and not urgent:
+            return None
+        trigger = "loss" if self._loss else next(iter(sorted(self._triggers)), "periodic")
+        self._loss, self._dirty_since = False, None
+        self._triggers.clear()
         problem = build_problem(
             policies=self.policies,
             wants=wants,
             offers=self.offers,
             fleet=self.fleet,
+            caps=self.execution.caps(now),
             library=self.templates.fingerprint,
             shapes=self._shapes,
             open_circuits=frozenset(self.circuits.open_at(now)),
             closed_providers=closed,
             now=now,
         )
-        due = now - self._problem_at >= rules.resolve_every_seconds
-        urgent, self._loss = self._loss, False
-        if problem == self._problem and not due:
+        if problem == self._problem and not periodic:
             return None
-        trigger = "loss" if urgent else next(iter(sorted(self._triggers)), "periodic")
         self._problem, self._problem_at = problem, now
         self._generation += 1
         self._solving = self._generation
@@ -628,6 +709,17 @@ class Engine:
         """Capacity was lost: decide at once and give up a solve in flight."""
         self._loss = True
         self._urgent = True
+
+    def _count_applied(self, kind: str, at: float, now: float) -> None:
+        self._counts[kind, ""] += 1
+        self._lags[kind] = max(now - at, self._lags.get(kind, now - at))
+
+    def _retire(self, source: str) -> None:
+        """Forget a source durably, with what it said since the last transaction."""
+        self._retired.append(source)
+        rows = self._changed.get("demand", {})
+        for key in [k for k in rows if isinstance(k, tuple) and k[0] == source]:
+            del rows[key]
 
     def _remember(self, table: str, key: object, row: object) -> None:
         self._changed.setdefault(table, {})[key] = row
@@ -648,6 +740,16 @@ class Engine:
             market=key.market,
             **fields,
         )
+
+
+def _unknown(intent: Intent, at: float) -> Intent:
+    """A create call that may have taken effect; absence counts from now."""
+    return replace(intent, state=IntentState.UNKNOWN, unknown_since=at, missing_since=None)
+
+
+def _perhaps_called(intent: Intent, now: float) -> Intent:
+    """A committed intent of an earlier process: its call may have been made."""
+    return _unknown(intent, now) if intent.state is IntentState.COMMITTED else intent
 
 
 def _floor(policy: ModelPolicy, rate: float) -> int:

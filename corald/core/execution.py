@@ -7,7 +7,8 @@ to go are asked for again until the cloud confirms.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 TOKEN_SECONDS = 12 * 3600.0
 """Older intents are resolved by looking only: a cloud may have forgotten their token."""
 
+_TO_CALL = (IntentState.COMMITTED, IntentState.UNKNOWN)
 TERMINATE_RETRY_SECONDS = 30.0
 STOPPING_RETRY_SECONDS = 120.0
 
@@ -65,7 +67,11 @@ class Execution:
     ) -> bool:
         """Apply what differs from the target, as far as guards allow; True when anything did."""
         engine = self._engine
-        moves = guarded(self.proposed(target), self._situation(wants, hold, closed, now))
+        proposed = self.proposed(target)
+        if engine.solving:
+            # The answer under way knows nothing of further starts and removes: it would undo them.
+            proposed = replace(proposed, starts=(), removes=())
+        moves = guarded(proposed, self._situation(wants, hold, closed, now))
         self.refused = moves.refused
         for repair in moves.repairs:
             self._repair(repair, now)
@@ -120,9 +126,10 @@ class Execution:
             fleet=engine.fleet,
             caps=self.caps(now),
             committed_usd_per_hour=committed_spend(engine.fleet.live_intents()),
-            price_of=self._committed_price,
+            price_of=lambda key: self._committed_price(key, now),
             blocked=lambda key: engine.offers.blocked(key, now),
             required=required,
+            min_replicas={name: want.min_replicas for name, want in wants.items()},
             hold=hold,
             closed_providers=closed,
             open_circuits=frozenset(engine.circuits.open_at(now)),
@@ -168,9 +175,13 @@ class Execution:
             return f"{unready} of {len(served)} replicas are not ready"
         return ""
 
-    def _committed_price(self, key: OfferingKey) -> float | None:
+    def _committed_price(self, key: OfferingKey, now: float) -> float | None:
+        """What caps count an offering at; None without a price that is still believed."""
         quote = self._engine.offers.quote(key)
-        return None if quote is None else committed_price(quote.offering)
+        hard_age = self._engine.policies.rules.price_hard_age_seconds
+        if quote is None or now - quote.priced_at > hard_age:
+            return None
+        return committed_price(quote.offering)
 
     def _start(self, start: Start, now: float) -> None:
         template = self._engine.templates.template(start.template)
@@ -277,6 +288,7 @@ class Execution:
             now,
             audit=True,
             add=len(moves.starts),
+            keep=len(self._engine.fleet.replicas) - len(moves.starts) - len(moves.removes),
             repair=len(moves.repairs),
             undrain=len(moves.undrains),
             drain=len(moves.removes),
@@ -291,23 +303,60 @@ class Execution:
         Nothing is asked for before the first plan of this process: a wish left by an earlier one
         may no longer be wanted.
         """
-        if not started or self.policies_in_force().rules.dry_run:
+        if not started:
             return []
         due = []
-        for intent in self._engine.fleet.live_intents():
+        fleet, names = self._engine.fleet, self._engine.providers.names
+        for intent in fleet.live_intents():
             if (
-                intent.state in (IntentState.COMMITTED, IntentState.UNKNOWN)
-                and intent.usable
+                self.wants_call(intent.id)
                 and intent.id not in self._calling
                 and self._retry_at.get(intent.id, 0.0) <= now
-                and intent.request.offering.provider not in closed
+                and intent.request.offering.provider in names - closed
                 and now - intent.created_at < TOKEN_SECONDS
             ):
                 self._calling.add(intent.id)
+                if intent.state is IntentState.UNKNOWN:
+                    # Asked again: nothing is proven about it while the call is under way.
+                    fleet.put_intent(
+                        replace(intent, state=IntentState.COMMITTED, missing_since=None)
+                    )
                 due.append(
                     Launch(intent.id, intent.request, intent.committed_usd_per_hour, intent.reason)
                 )
         return due
+
+    def wants_call(self, name: str) -> bool:
+        """Whether an intent's create call is wanted at this very moment."""
+        intent = self._engine.fleet.intents.get(name)
+        if intent is None or not intent.usable or intent.state not in _TO_CALL:
+            return False
+        replica = self._engine.fleet.replicas.get(intent.replica)
+        return replica is not None and not self._stopped(replica.template.model)
+
+    def _stopped(self, model: str) -> bool:
+        """Whether nothing new may be started for a model: pause or dry run."""
+        engine, rules = self._engine, self._engine.policies.rules
+        policy = engine.policies.models.get(model)
+        return (
+            rules.paused
+            or rules.dry_run
+            or engine.paused
+            or model in engine.paused_models
+            or (policy is not None and policy.paused)
+        )
+
+    @property
+    def calling(self) -> AbstractSet[str]:
+        """Intents whose create call is under way."""
+        return self._calling
+
+    def forget(self, ended: Iterable[Intent]) -> None:
+        """Drop what is remembered about intents that have ended."""
+        for intent in ended:
+            if intent.state.ended:
+                self._calling.discard(intent.id)
+                self._retry_at.pop(intent.id, None)
 
     def answered(self, intent: str) -> None:
         """A create call came back."""
@@ -332,7 +381,8 @@ class Execution:
         return [
             Terminate(provider, tuple(pairs), voluntary=False, reason=self._reason(pairs))
             for provider, pairs in sorted(targets.items())
-            if not self._engine.providers.frozen(provider)
+            if provider in self._engine.providers.names
+            and not self._engine.providers.frozen(provider)
         ]
 
     def next_change(self, now: float) -> float | None:
@@ -341,7 +391,11 @@ class Execution:
         times: list[float] = [t for t in self._retry_at.values() if t > now]
         for intent in self._engine.fleet.live_intents():
             due = self._terminate_due_at(intent)
-            if intent.instance is not None and due is not None:
+            if intent.request.offering.provider not in self._engine.providers.names:
+                continue
+            if intent.usable and intent.instance is None:
+                times.append(intent.created_at + rules.launch_deadline_seconds)
+            elif intent.instance is not None and due is not None:
                 times.append(due)
             elif intent.departing and intent.leave_by is not None and intent.instance is not None:
                 times.append(intent.leave_by)

@@ -24,7 +24,11 @@ class Fleet:
     """Intents and replicas by id, with those that changed since they were last taken."""
 
     def __init__(self, intents: Iterable[Intent] = (), replicas: Iterable[Replica] = ()) -> None:
-        self._intents = {i.id: i for i in intents}
+        self._intents: dict[str, Intent] = {}
+        self._by_replica: dict[str, dict[str, None]] = {}
+        self._by_instance: dict[tuple[str, str], str] = {}
+        for intent in intents:
+            self.refresh_intent(intent)
         self._replicas = {r.id: r for r in replicas}
         self._changed_intents: dict[str, None] = {}
         self._changed_replicas: dict[str, None] = {}
@@ -40,7 +44,7 @@ class Fleet:
         return self._replicas
 
     def put_intent(self, intent: Intent) -> None:
-        self._intents[intent.id] = intent
+        self.refresh_intent(intent)
         self._changed_intents[intent.id] = None
         self.revision += 1
 
@@ -51,6 +55,9 @@ class Fleet:
     def refresh_intent(self, intent: Intent) -> None:
         """Replace an intent without storing it: nothing durable changed."""
         self._intents[intent.id] = intent
+        self._by_replica.setdefault(intent.replica, {})[intent.id] = None
+        if intent.instance is not None:
+            self._by_instance[intent.request.offering.provider, intent.instance] = intent.id
 
     def put_replica(self, replica: Replica) -> None:
         self._replicas[replica.id] = replica
@@ -68,8 +75,17 @@ class Fleet:
                 del self._replicas[replica.id]
         for intent in intents:
             if intent.state.ended:
-                del self._intents[intent.id]
+                self._forget(intent)
         return intents, replicas
+
+    def _forget(self, intent: Intent) -> None:
+        del self._intents[intent.id]
+        siblings = self._by_replica[intent.replica]
+        del siblings[intent.id]
+        if not siblings:
+            del self._by_replica[intent.replica]
+        if intent.instance is not None:
+            self._by_instance.pop((intent.request.offering.provider, intent.instance), None)
 
     # Queries
 
@@ -79,7 +95,8 @@ class Fleet:
 
     def intents_of(self, replica: str) -> list[Intent]:
         """All live machines of a replica, leavers included."""
-        return [i for i in self._intents.values() if i.replica == replica and not i.state.ended]
+        siblings = (self._intents[i] for i in self._by_replica.get(replica, ()))
+        return [i for i in siblings if not i.state.ended]
 
     def nodes_of(self, replica: Replica) -> list[Intent | None]:
         """The machine in each of the replica's slots; None is a hole."""
@@ -98,10 +115,8 @@ class Fleet:
         return any(i.advised for i in self.intents_of(replica.id))
 
     def by_instance(self, provider: str, instance: str) -> Intent | None:
-        for intent in self._intents.values():
-            if intent.instance == instance and intent.request.offering.provider == provider:
-                return intent
-        return None
+        name = self._by_instance.get((provider, instance))
+        return None if name is None else self._intents[name]
 
 
 def seen(intent: Intent, instance: Instance, asked_at: float) -> Intent:
@@ -131,9 +146,13 @@ def seen(intent: Intent, instance: Instance, asked_at: float) -> Intent:
     return known
 
 
-def absent(intent: Intent, asked_at: float, rules: Rules) -> Intent:
-    """What a *complete* listing that does not show the machine makes of its intent."""
-    confirmed = max(intent.created_at, intent.launched_at or 0.0, intent.seen_at or 0.0)
+def absent(intent: Intent, asked_at: float, rules: Rules, *, calling: bool) -> Intent:
+    """What a *complete* listing that does not show the machine makes of its intent.
+
+    While a create call is under way (`calling`) nothing is concluded about its machine.
+    """
+    known = (intent.created_at, intent.launched_at, intent.seen_at, intent.unknown_since)
+    confirmed = max(at for at in known if at is not None)
     if asked_at <= confirmed:
         return intent
     if intent.missing_since is None:
@@ -143,12 +162,14 @@ def absent(intent: Intent, asked_at: float, rules: Rules) -> Intent:
     if intent.instance is None:
         # Never seen at all: the call failed, unless its answer is still to come.
         given_up = intent.state is IntentState.UNKNOWN or bool(intent.departing)
-        proven = given_up and twice and age > rules.lost_after_seconds
+        proven = given_up and not calling and twice and age > rules.lost_after_seconds
         why = intent.reason or "never appeared"
         return ended(intent, IntentState.FAILED, why) if proven else intent
     if twice and age > rules.gone_age_seconds:
         return ended(intent, IntentState.GONE, intent.reason or "absent from the cloud")
-    return replace(intent, lost=asked_at - confirmed >= rules.lost_after_seconds)
+    # `seen_at` is not kept over a restart, so absence counts from its first proof.
+    lost = asked_at - intent.missing_since >= rules.lost_after_seconds
+    return replace(intent, lost=lost)
 
 
 def ended(intent: Intent, state: IntentState, reason: str) -> Intent:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from corald.core.caps import Caps
 from corald.core.fleet import Fleet
 from corald.core.planner import Moves, Remove, Repair, RowKey, Start
+from corald.core.problem import permits, shape_allowed
 from corald.model.fleet import Replica, ReplicaState
 from corald.model.market import OfferingKey
 from corald.model.policy import PolicySet
@@ -33,6 +34,7 @@ class Situation:
     """Why an offering is out of bounds (sold out, quota); empty when it is not."""
     required: Mapping[RowKey, float]
     """Demand of every row, in its unit."""
+    min_replicas: Mapping[str, int]
     hold: Mapping[str, str]
     """Models that must not shrink, with the reason (stale demand, no demand known)."""
     closed_providers: AbstractSet[str]
@@ -55,6 +57,44 @@ def guarded(moves: Moves, situation: Situation) -> Moves:
     return moves
 
 
+def held_models(moves: Moves, situation: Situation) -> Moves:
+    """A model that must not shrink starts only what it lacks: an exchange could not be finished."""
+    serving: dict[RowKey, float] = defaultdict(float)
+    count: Counter[RowKey] = Counter()
+    for replica in situation.fleet.replicas.values():
+        alive = replica.state in (ReplicaState.STARTING, ReplicaState.READY)
+        if alive and situation.fleet.whole(replica):
+            serving[_row_of(replica)] += replica.template.throughput
+            count[_row_of(replica)] += 1
+    kept, refused = [], []
+    for start in moves.starts:
+        row = (start.model, start.phase)
+        enough = serving[row] >= situation.required.get(row, 0.0) - 1e-9
+        enough = enough and count[row] >= situation.min_replicas.get(start.model, 0)
+        if enough and start.model in situation.hold:
+            refused.append(f"{start.model}: {situation.hold[start.model]}")
+        else:
+            serving[row] += start.throughput
+            count[row] += 1
+            kept.append(start)
+    return _with_starts(moves, kept, refused)
+
+
+def permitted(moves: Moves, situation: Situation) -> Moves:
+    """Nothing that the policies of this moment forbid, whatever the plan was made for."""
+    models = situation.policies.models
+
+    def why(model: str, template: str, keys: tuple[OfferingKey, ...]) -> str:
+        policy = models.get(model)
+        if policy is None:
+            return f"{model}: no policy"
+        if not all(permits(policy, key) for key in keys):
+            return f"{model}: its policy forbids {', '.join(map(str, keys))}"
+        return "" if shape_allowed(policy, template.rpartition("/")[2]) else "template denied"
+
+    return _filter_launches(moves, why)
+
+
 def paused(moves: Moves, situation: Situation) -> Moves:
     """Pause and dry run: nothing at all, or nothing for the models paused."""
     rules = situation.policies.rules
@@ -69,7 +109,8 @@ def paused(moves: Moves, situation: Situation) -> Moves:
 def closed(moves: Moves, situation: Situation) -> Moves:
     """No machine from a closed provider, nor of an offering out of bounds or without a price."""
 
-    def why(keys: tuple[OfferingKey, ...]) -> str:
+    def why(model: str, template: str, keys: tuple[OfferingKey, ...]) -> str:
+        del model, template
         for key in keys:
             if key.provider in situation.closed_providers:
                 return f"provider {key.provider} is not ready"
@@ -194,7 +235,10 @@ def min_life(moves: Moves, situation: Situation) -> Moves:
 
 
 def make_before_break(moves: Moves, situation: Situation) -> Moves:
-    """Ready capacity never falls below what is required, nor below itself while short."""
+    """Ready capacity never falls below what is required, nor below itself while short.
+
+    A replica of a phase that its policy no longer has goes when every new row is covered.
+    """
     ready: dict[RowKey, float] = defaultdict(float)
     for replica in situation.fleet.replicas.values():
         if replica.state is ReplicaState.READY:
@@ -205,6 +249,10 @@ def make_before_break(moves: Moves, situation: Situation) -> Moves:
         if replica.state is not ReplicaState.READY:
             return ""
         row = _row_of(replica)
+        rows = [r for r in situation.required if r[0] == replica.template.model]
+        if row not in situation.required:
+            short = any(ready[r] < situation.required[r] - 1e-9 for r in rows)
+            return "its successors are not ready" if short else ""
         left = ready[row] - replica.template.throughput
         if left < situation.required.get(row, 0.0) - 1e-9:
             return "its replacement is not ready"
@@ -246,6 +294,8 @@ def disruption(moves: Moves, situation: Situation) -> Moves:
 
 GUARDS: tuple[Guard, ...] = (
     paused,
+    permitted,
+    held_models,
     closed,
     circuits,
     replica_limits,
@@ -277,17 +327,20 @@ def _filter_removes(moves: Moves, why: Callable[[Remove], str]) -> Moves:
     return replace(moves, removes=tuple(kept), refused=(*moves.refused, *refused))
 
 
-def _filter_launches(moves: Moves, why: Callable[[tuple[OfferingKey, ...]], str]) -> Moves:
+def _filter_launches(
+    moves: Moves, why: Callable[[str, str, tuple[OfferingKey, ...]], str]
+) -> Moves:
     repairs: list[Repair] = []
     starts: list[Start] = []
     refused: list[str] = []
     for repair in moves.repairs:
-        reason = why(tuple(key for _, key in repair.holes))
+        template = repair.replica.template
+        reason = why(template.model, template.id, tuple(key for _, key in repair.holes))
         refused.append(f"repair {repair.replica.id}: {reason}") if reason else repairs.append(
             repair
         )
     for start in moves.starts:
-        reason = why(start.offerings)
+        reason = why(start.model, start.template, start.offerings)
         refused.append(f"start {start.template}: {reason}") if reason else starts.append(start)
     return _with_starts(replace(moves, repairs=tuple(repairs)), starts, refused)
 

@@ -15,11 +15,16 @@ STORE_EVERY_SECONDS = 60.0
 class SpendLedger:
     """Integrates USD/h over time; an interval over midnight is split."""
 
-    def __init__(self, stored: Iterable[Spend], now: float) -> None:
+    def __init__(self, stored: Iterable[Spend], since: float) -> None:
+        """Begin where the last process stopped accruing: machines cost while nobody looks."""
         self._usd = {s.day: s.usd for s in stored}
-        self._at = now
-        self._stored_at = now
+        self._at = since
+        self._stored_at = since
         self._dirty = False
+
+    @property
+    def accrued_until(self) -> float:
+        return self._at
 
     def accrue(self, intents: Iterable[Intent], now: float) -> None:
         """Add what the machines have cost since the last call."""
@@ -47,9 +52,9 @@ class SpendLedger:
         """Rows to store: at most once a minute."""
         if not self._dirty or self._at - self._stored_at < STORE_EVERY_SECONDS:
             return ()
-        first, last = day_of(self._stored_at), day_of(self._at)
+        first = day_of(self._stored_at)
         self._stored_at, self._dirty = self._at, False
-        return tuple(Spend(d, self._usd[d]) for d in sorted({first, last}) if d in self._usd)
+        return tuple(Spend(day, usd) for day, usd in sorted(self._usd.items()) if day >= first)
 
 
 def day_of(at: float) -> str:

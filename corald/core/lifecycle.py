@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from corald.core.circuits import Circuits
-from corald.core.fleet import Fleet, terminating
+from corald.core.fleet import Fleet, leaving, terminating
 from corald.core.notes import Notes
 from corald.model.fleet import Intent, IntentState, Replica, ReplicaState
 from corald.model.policy import Rules
@@ -26,7 +26,7 @@ class Lifecycle:
     def settle(self, now: float, rules: Rules) -> None:
         """Apply every deadline that has passed and every loss that shows."""
         for intent in list(self._fleet.intents.values()):
-            self._settle_intent(intent, now)
+            self._settle_intent(intent, now, rules)
         for replica in list(self._fleet.replicas.values()):
             self._settle_replica(replica, now, rules)
 
@@ -87,7 +87,11 @@ class Lifecycle:
         )
         self._note("replica_unready", replica, now, reason=reason)
 
-    def _settle_intent(self, intent: Intent, now: float) -> None:
+    def _settle_intent(self, intent: Intent, now: float, rules: Rules) -> None:
+        waiting = intent.usable and intent.instance is None
+        if waiting and now - intent.created_at >= rules.launch_deadline_seconds:
+            intent = leaving(intent, "not launched in time", now)
+            self._fleet.put_intent(intent)
         if not intent.departing or intent.state.ended:
             return
         if intent.state is not IntentState.TERMINATING and (intent.leave_by or 0.0) <= now:
@@ -118,8 +122,10 @@ class Lifecycle:
             if now - since >= rules.gang_hold_seconds:
                 self.release(replica, now, reason="could not be completed")
         elif now - since >= rules.ready_deadline_seconds:
+            ran = all(n is not None and n.running_at for n in self._fleet.nodes_of(replica))
             self.release(replica, now, reason="never became ready")
-            if self._circuits.failed(replica.template.id, now, rules):
+            # Machines that a cloud never started say nothing about the template.
+            if ran and self._circuits.failed(replica.template.id, now, rules):
                 self._note("circuit_opened", replica, now, template=replica.template.id)
 
     def _settle_releasing(self, replica: Replica, now: float) -> None:

@@ -6,6 +6,7 @@ An observation carries the time it was asked at; whatever was confirmed later su
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 
 from corald.core.fleet import Fleet, absent, seen
@@ -26,8 +27,10 @@ from corald.model.fleet import (
     LaunchRequest,
     Replica,
 )
+from corald.model.market import OfferingKey
 from corald.model.policy import OrphanPolicy, Rules
 
+RETRY_SECONDS = 30.0
 ALIVE = (InstanceState.PENDING, InstanceState.RUNNING, InstanceState.STOPPED)
 
 
@@ -54,8 +57,10 @@ class Observation:
         self._notes = notes
         self.orphans: dict[tuple[str, str], Orphan] = {}
 
-    def merge(self, event: FleetObserved, rules: Rules, *, adopting: bool) -> None:
-        """Apply a listing, complete or not."""
+    def merge(
+        self, event: FleetObserved, rules: Rules, *, adopting: bool, calling: AbstractSet[str]
+    ) -> None:
+        """Apply a listing, complete or not; `calling` are intents whose call is under way."""
         shown: set[str] = set()
         strangers: list[Instance] = []
         for instance in event.listing.instances:
@@ -68,9 +73,10 @@ class Observation:
             elif instance.state in ALIVE:
                 strangers.append(instance)
         if event.listing.complete:
-            self._miss(event, shown, rules)
+            self._miss(event, shown, rules, calling)
         if adopting:
-            self._adopt(strangers, event.asked_at)
+            if event.listing.complete:
+                self._adopt(strangers, event.asked_at)
         else:
             self._suspect(event, strangers)
 
@@ -96,12 +102,24 @@ class Observation:
                 due.append(orphan.instance)
         return due
 
+    def next_change(self, rules: Rules) -> float | None:
+        """When an orphan's grace ends, or its termination is to be asked for again."""
+        times = []
+        for orphan in self.orphans.values():
+            since = min(orphan.first_seen_at, orphan.instance.launched_at or orphan.first_seen_at)
+            if not orphan.reported:
+                times.append(max(since + rules.orphan_grace_seconds, orphan.first_seen_at + 1.0))
+            elif rules.orphans is OrphanPolicy.TERMINATE:
+                times.append((orphan.asked_at or 0.0) + RETRY_SECONDS)
+        return min(times, default=None)
+
     def _ours(self, instance: Instance) -> bool:
         tags = dict(instance.tags)
         return tags.get(TAG_CLUSTER) == self._cluster and tags.get(TAG_MANAGED_BY) == "corald"
 
     def _explain(self, instance: Instance) -> Intent | None:
         intent = self._fleet.intents.get(instance.tag(TAG_INTENT) or "")
+        intent = intent or self._fleet.by_instance(instance.provider, instance.id)
         if intent is None or intent.request.offering.provider != instance.provider:
             return None
         if intent.instance not in (None, instance.id):
@@ -128,11 +146,13 @@ class Observation:
         else:
             self._fleet.put_intent(after)
 
-    def _miss(self, event: FleetObserved, shown: set[str], rules: Rules) -> None:
+    def _miss(
+        self, event: FleetObserved, shown: set[str], rules: Rules, calling: AbstractSet[str]
+    ) -> None:
         for intent in self._fleet.live_intents():
             if intent.request.offering.provider != event.provider or intent.id in shown:
                 continue
-            after = absent(intent, event.asked_at, rules)
+            after = absent(intent, event.asked_at, rules, calling=intent.id in calling)
             if after == intent:
                 continue
             self._fleet.put_intent(after)
@@ -203,19 +223,26 @@ class Observation:
         known = self._fleet.replicas.get(replica)
         if known is not None or template is None:
             return
-        size = len(template.node_configurations)
-        offerings, attempts = [instance.offering] * size, [0] * size
-        for intent in intents:
-            if intent.ordinal < size:
-                offerings[intent.ordinal] = intent.request.offering
-                attempts[intent.ordinal] = max(attempts[intent.ordinal], intent.attempt)
+        offerings: list[OfferingKey] = []
+        by_ordinal = {i.ordinal: i for i in intents}
+        for ordinal, configuration in enumerate(template.node_configurations):
+            intent = by_ordinal.get(ordinal)
+            key = (
+                intent.request.offering
+                if intent is not None
+                else self._offers.like(configuration, instance.offering)
+            )
+            if key is None:
+                return  # a slot that nothing known here could fill: not a replica any more
+            offerings.append(key)
         self._fleet.put_replica(
             Replica(
                 id=replica,
                 template=template,
                 zone=instance.offering.zone_key,
                 offerings=tuple(offerings),
-                attempts=tuple(attempts),
+                # An identity is never used twice, and attempts made before are unknown here.
+                attempts=(int(asked_at),) * len(offerings),
                 created_at=min(i.created_at for i in intents),
                 starting_since=asked_at,
                 reason="adopted",
@@ -229,4 +256,4 @@ class Observation:
 
 
 def _retry(asked_at: float | None, now: float) -> bool:
-    return asked_at is None or now - asked_at >= 30.0
+    return asked_at is None or now - asked_at >= RETRY_SECONDS

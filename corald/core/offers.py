@@ -19,6 +19,9 @@ from corald.model.policy import Rules
 from corald.model.problem import Supply
 from corald.model.status import OfferingMark
 
+FAILURE_SECONDS = 60.0
+FAILURES_TO_BRAKE = 3
+
 QuotaKey = tuple[str, str, str, Market]
 """(provider, region, bucket, market)."""
 
@@ -52,6 +55,7 @@ class Offers:
         self._capacity = {c.offering: c for c in capacity}
         self._prices = {p.offering: p for p in prices}
         self._stock_outs: dict[OfferingKey, _StockOut] = {}
+        self._failures: dict[OfferingKey, tuple[float, int]] = {}
         self._quotas: dict[QuotaKey, float] = {}
 
     # What is told
@@ -91,15 +95,26 @@ class Offers:
         seconds = min(rules.stockout_seconds * 2**streak, rules.stockout_max_seconds)
         self._stock_outs[key] = _StockOut(now + (hours * 3600 if hours else seconds), streak)
 
+    def suspect(self, key: OfferingKey, now: float, rules: Rules) -> None:
+        """Count a failure that says nothing about stock; many at once brake the offering too."""
+        since, count = self._failures.get(key, (now, 0))
+        since, count = (since, count + 1) if now - since <= FAILURE_SECONDS else (now, 1)
+        self._failures[key] = (since, count)
+        if count >= FAILURES_TO_BRAKE:
+            del self._failures[key]
+            self.sold_out(key, now, rules, None)
+
     def obtained(self, key: OfferingKey) -> None:
         """A launch succeeded: the offering is no longer suspect."""
         self._stock_outs.pop(key, None)
 
     def quota_reached(self, key: OfferingKey, bucket: str, now: float, rules: Rules) -> bool:
         """Block a bucket; True when it was not blocked already."""
-        quota = (key.provider, key.region, bucket or self._family(key), key.market)
-        fresh = self._quotas.get(quota, 0.0) <= now
-        self._quotas[quota] = now + rules.quota_seconds
+        family = (key.provider, key.region, self._family(key), key.market)
+        fresh = self._quotas.get(family, 0.0) <= now
+        self._quotas[family] = now + rules.quota_seconds
+        if bucket:
+            self._quotas[key.provider, key.region, bucket, key.market] = now + rules.quota_seconds
         return fresh
 
     # What follows
@@ -144,8 +159,12 @@ class Offers:
         else:
             told, told_at = rules.default_availability, float("inf")
         since = sum(1 for i in intents if i.request.offering == key and i.created_at > told_at)
-        probing = 1 if key in self._stock_outs else told
-        return max(0, min(told, probing) - since)
+        mark = self._stock_outs.get(key)
+        if mark is not None and now - mark.until < rules.stockout_max_seconds:
+            # Its time is over: one probe, unless somebody has counted the stock since.
+            counted = mark.until <= told_at < float("inf")
+            told = told if counted else min(told, 1)
+        return max(0, told - since)
 
     def blocked(self, key: OfferingKey, now: float) -> str:
         """Why an offering is out of bounds now; empty when it is not."""
@@ -163,15 +182,16 @@ class Offers:
         now: float,
         rules: Rules,
         *,
+        usable: AbstractSet[str],
         closed: AbstractSet[str],
         wanted: Callable[[OfferingKey], bool],
     ) -> tuple[Supply, ...]:
-        """Every wanted or held offering, with the usable machines held counted as available.
+        """Every wanted or held offering; the held machines in `usable` count as available.
 
         Nothing new is obtainable from a provider in `closed`, nor at a price beyond the hard age.
-        Machines that are leaving are held, but not usable.
         """
         by_offering: dict[OfferingKey, list[Intent]] = {}
+        held_by = set(usable)
         for intent in intents:
             by_offering.setdefault(intent.request.offering, []).append(intent)
         supplies = []
@@ -181,10 +201,10 @@ class Offers:
             quote = self.quote(key)
             if kind is None or (quote is None and not held):
                 continue
-            available = sum(1 for intent in held if intent.usable)
+            obtainable = 0
             if quote is not None and key.provider not in closed:
                 fresh = now - quote.priced_at <= rules.price_hard_age_seconds
-                available += self.obtainable(key, held, now, rules) if fresh else 0
+                obtainable = self.obtainable(key, held, now, rules) if fresh else 0
             supplies.append(
                 Supply(
                     offering=key,
@@ -193,7 +213,8 @@ class Offers:
                     budget_usd_per_hour=committed_price(quote.offering)
                     if quote
                     else held[0].committed_usd_per_hour,
-                    available=available,
+                    available=obtainable + sum(1 for i in held if i.id in held_by),
+                    obtainable=obtainable,
                 )
             )
         return tuple(supplies)
@@ -210,7 +231,8 @@ class Offers:
         return tuple(sorted(key for key, until in self._quotas.items() if until > now))
 
     def next_change(self, now: float) -> float | None:
-        ends = [m.until for m in self._stock_outs.values()] + list(self._quotas.values())
+        marks = self._stock_outs.values()
+        ends = [m.until for m in marks] + list(self._quotas.values())
         return min((end for end in ends if end > now), default=None)
 
     def price_age(self, provider: str, now: float) -> float | None:
@@ -225,6 +247,21 @@ class Offers:
     @property
     def offered(self) -> tuple[OfferingKey, ...]:
         return tuple(sorted(self._offered))
+
+    def offers(self, key: OfferingKey) -> bool:
+        """Whether a provider lists the offering, or the catalogue knows that it is sold there."""
+        if key in self._offered:
+            return True
+        kind = self._types.get(key.instance_type)
+        return kind is not None and any(
+            p.region == key.region and key.zone in p.zones for p in kind.prices
+        )
+
+    def like(self, configuration: str, near: OfferingKey) -> OfferingKey | None:
+        """Some offering of a configuration in the zone and on the market of another one."""
+        kinds = (k for k in self._types.values() if k.configuration == configuration)
+        keys = (replace(near, instance_type=k.name) for k in kinds)
+        return min((key for key in keys if self.offers(key)), default=None)
 
     def count(self, provider: str) -> int:
         return sum(1 for key in self._offered if key.provider == provider)

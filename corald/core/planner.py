@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from corald.core.fleet import Fleet
 from corald.core.problem import offering_counts
+from corald.errors import PlanRejectedError
 from corald.model.fleet import Replica, ReplicaState
 from corald.model.market import OfferingKey, ZoneKey
 from corald.model.problem import Allocation, Choice
@@ -26,6 +27,7 @@ class Start:
     model: str
     phase: Phase
     template: str
+    throughput: float
     zone: ZoneKey
     offerings: tuple[OfferingKey, ...]
     """By node ordinal."""
@@ -189,6 +191,7 @@ class _Matching:
             model=choice.model,
             phase=choice.phase,
             template=choice.template,
+            throughput=choice.throughput,
             zone=choice.zone,
             offerings=self._assign(configurations, Counter(dict(choice.offerings))),
         )
@@ -200,7 +203,9 @@ class _Matching:
         left = sorted(wanted.elements())
         assigned = []
         for configuration in configurations:
-            key = next(k for k in left if self._configuration_of(k) == configuration)
+            key = next((k for k in left if self._configuration_of(k) == configuration), None)
+            if key is None:
+                raise PlanRejectedError(f"no offering of {configuration} among {left}")
             left.remove(key)
             assigned.append(key)
         return tuple(assigned)

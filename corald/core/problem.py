@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import Protocol
 
-from corald.core.caps import committed_spend
+from corald.core.caps import Caps, committed_spend
 from corald.core.fleet import Fleet
 from corald.core.offers import Offers
-from corald.model.fleet import Replica, ReplicaState
-from corald.model.market import Market, OfferingKey
+from corald.model.fleet import Intent, Replica, ReplicaState
+from corald.model.market import Market, OfferingKey, ZoneKey
 from corald.model.policy import ModelPolicy, PolicySet, Rules, SpotUse
 from corald.model.problem import DemandRow, OfferingCounts, Problem, RunningReplica, Supply
 from corald.model.templates import Engine, Phase, ServingTemplate
+
+STAYING = (ReplicaState.STARTING, ReplicaState.READY, ReplicaState.DRAINING)
 
 
 class TemplateSource(Protocol):
@@ -47,7 +49,7 @@ class ShapeRules:
             self._denied[key] = frozenset(
                 name
                 for name in self._templates.template_ids(policy.model, phase, policy.engine)
-                if not _shape_allowed(policy, name.rpartition("/")[2])
+                if not shape_allowed(policy, name.rpartition("/")[2])
             )
         return self._denied[key]
 
@@ -66,19 +68,23 @@ def build_problem(  # noqa: PLR0913 - everything a plan depends on, in one place
     wants: Mapping[str, Want],
     offers: Offers,
     fleet: Fleet,
+    caps: Caps,
     library: str,
     shapes: ShapeRules,
     open_circuits: AbstractSet[str],
     closed_providers: AbstractSet[str],
     now: float,
 ) -> Problem:
-    """The problem of this moment; equal states give equal problems."""
+    """Pose the problem of this moment; equal states give equal problems."""
     rules = policies.rules
     served = {name: policies.models[name] for name in sorted(wants)}
+    live = fleet.live_intents()
+    governed = {i.id: i for i in live if _governed(fleet, i, served)}
     supplies = offers.supplies(
-        fleet.live_intents(),
+        live,
         now,
         rules,
+        usable=governed.keys(),
         closed=closed_providers,
         wanted=lambda key: any(permits(policy, key) for policy in served.values()),
     )
@@ -93,13 +99,17 @@ def build_problem(  # noqa: PLR0913 - everything a plan depends on, in one place
         for name, policy in served.items()
         for phase in sorted(wants[name].amounts)
     )
+    running, supplies = _running(fleet, served, supplies)
+    limit = caps.limit()
+    others = committed_spend(i for i in live if i.id not in governed)
     return Problem(
         library=library,
         rows=rows,
         supplies=supplies,
-        running=running_replicas(fleet, served),
+        running=running,
         start_cost=_start_costs(supplies, rules),
-        budget_usd_per_hour=_budget(fleet, rules),
+        budget_usd_per_hour=None if limit is None else max(0.0, limit - others),
+        new_usd_per_hour=None if limit is None else max(0.0, limit - committed_spend(live)),
         gap=rules.solver_gap,
     )
 
@@ -115,41 +125,102 @@ def permits(policy: ModelPolicy, key: OfferingKey) -> bool:
     return policy.spot is not SpotUse.ONLY or key.market is Market.SPOT
 
 
-def running_replicas(fleet: Fleet, served: Mapping[str, ModelPolicy]) -> tuple[RunningReplica, ...]:
-    """Replicas that may stay, grouped: whole ones, draining ones (a drain can be called off)."""
-    groups: Counter[tuple[Replica, OfferingCounts]] = Counter()
-    samples: dict[tuple[str, object, OfferingCounts], tuple[Replica, OfferingCounts]] = {}
-    for replica in fleet.replicas.values():
-        if replica.template.model not in served or not may_stay(fleet, replica):
-            continue
-        counts = offering_counts(replica.offerings)
-        key = (replica.template.id, replica.zone, counts)
-        sample = samples.setdefault(key, (replica, counts))
-        groups[sample] += 1
-    return tuple(
-        sorted(
-            (
-                RunningReplica(
-                    template=replica.template.id,
-                    model=replica.template.model,
-                    phase=replica.template.phase,
-                    zone=replica.zone,
-                    nodes=replica.template.nodes,
-                    offerings=counts,
-                    throughput=replica.template.throughput,
-                    count=count,
-                )
-                for (replica, counts), count in groups.items()
-            ),
-            key=lambda r: (r.template, r.zone, r.offerings),
-        )
+def _governed(fleet: Fleet, intent: Intent, served: Mapping[str, ModelPolicy]) -> bool:
+    """Whether a machine belongs to a replica that the solver may keep or give up."""
+    replica = fleet.replicas.get(intent.replica)
+    return (
+        replica is not None
+        and intent.usable
+        and replica.state in STAYING
+        and _serves(replica, served)
     )
+
+
+def _serves(replica: Replica, served: Mapping[str, ModelPolicy]) -> bool:
+    """Whether the replica answers a demand row that exists."""
+    policy = served.get(replica.template.model)
+    return policy is not None and replica.template.phase in policy.serving.phases
+
+
+def _running(
+    fleet: Fleet, served: Mapping[str, ModelPolicy], supplies: tuple[Supply, ...]
+) -> tuple[tuple[RunningReplica, ...], tuple[Supply, ...]]:
+    """Replicas that may stay, grouped, and what is obtainable besides.
+
+    Whole replicas may stay, draining ones included, since a drain can be called off; a broken one
+    may when the machines it lacks can be had: they are reserved for it.
+    """
+    obtainable = {s.offering: s.obtainable or 0 for s in supplies}
+    groups: dict[tuple[str, ZoneKey, OfferingCounts], list[Replica]] = defaultdict(list)
+    for replica in sorted(fleet.replicas.values(), key=lambda r: (r.created_at, r.id)):
+        if not _serves(replica, served):
+            continue
+        offerings: tuple[OfferingKey, ...] | None = replica.offerings
+        if not may_stay(fleet, replica):
+            policy = served[replica.template.model]
+            offerings = _repaired(fleet, replica, policy, supplies, obtainable)
+        if offerings is not None:
+            key = (replica.template.id, replica.zone, offering_counts(offerings))
+            groups[key].append(replica)
+    running = tuple(
+        RunningReplica(
+            template=template,
+            model=replicas[0].template.model,
+            phase=replicas[0].template.phase,
+            zone=zone,
+            nodes=replicas[0].template.nodes,
+            offerings=counts,
+            throughput=replicas[0].template.throughput,
+            count=len(replicas),
+        )
+        for (template, zone, counts), replicas in sorted(groups.items(), key=lambda g: g[0])
+    )
+    return running, tuple(replace(s, obtainable=obtainable[s.offering]) for s in supplies)
+
+
+def _repaired(
+    fleet: Fleet,
+    replica: Replica,
+    policy: ModelPolicy,
+    supplies: tuple[Supply, ...],
+    obtainable: dict[OfferingKey, int],
+) -> tuple[OfferingKey, ...] | None:
+    """The offerings of a broken replica once its holes are filled, which are then set aside.
+
+    A hole takes its own offering again, else the cheapest like it in the zone; None when one of
+    them cannot be filled.
+    """
+    if replica.state is not ReplicaState.STARTING or fleet.advised(replica):
+        return None
+    left = dict(obtainable)
+    offerings = list(replica.offerings)
+    for ordinal, node in enumerate(fleet.nodes_of(replica)):
+        if node is not None and not node.lost:
+            continue
+        configuration = replica.template.node_configurations[ordinal]
+        own = replica.offerings[ordinal]
+        found = min(
+            (
+                (s.offering != own, s.usd_per_hour, s.offering)
+                for s in supplies
+                if s.offering.zone_key == replica.zone
+                and s.configuration == configuration
+                and left[s.offering] > 0
+                and permits(policy, s.offering)
+            ),
+            default=None,
+        )
+        if found is None:
+            return None
+        offerings[ordinal] = found[2]
+        left[found[2]] -= 1
+    obtainable.update(left)
+    return tuple(offerings)
 
 
 def may_stay(fleet: Fleet, replica: Replica) -> bool:
     """Whether a replica counts as supply, present or on its way."""
-    states = (ReplicaState.STARTING, ReplicaState.READY, ReplicaState.DRAINING)
-    return replica.state in states and fleet.whole(replica) and not fleet.advised(replica)
+    return replica.state in STAYING and fleet.whole(replica) and not fleet.advised(replica)
 
 
 def offering_counts(offerings: tuple[OfferingKey, ...]) -> OfferingCounts:
@@ -185,7 +256,8 @@ def _ids_of(names: AbstractSet[str], policy: ModelPolicy, phase: Phase) -> froze
     return frozenset(name for name in names if name.startswith(prefix))
 
 
-def _shape_allowed(policy: ModelPolicy, shape: str) -> bool:
+def shape_allowed(policy: ModelPolicy, shape: str) -> bool:
+    """Whether the policy lets replicas of this shape start."""
     allow = policy.templates_allow
     return (allow is None or _matches(shape, allow)) and not _matches(shape, policy.templates_deny)
 
@@ -202,11 +274,3 @@ def _start_costs(supplies: tuple[Supply, ...], rules: Rules) -> dict[str, float]
     """
     share = 2.0 * rules.boot_seconds / rules.amortize_seconds
     return dict.fromkeys(sorted({s.configuration for s in supplies}), share)
-
-
-def _budget(fleet: Fleet, rules: Rules) -> float | None:
-    """What the budget leaves for replicas that stay or start, after machines that are leaving."""
-    if rules.budget_usd_per_hour is None:
-        return None
-    leaving = committed_spend(i for i in fleet.live_intents() if not i.usable)
-    return max(0.0, rules.budget_usd_per_hour - leaving)

@@ -112,7 +112,8 @@ def plan_rows(engine: Engine) -> tuple[PlanRow, ...]:
         rows[key] += 1
         prices[key] += sum(engine.offers.price_or_list(k)[0] * n for k, n in counts)
 
-    removed = {m.replica.id for m in moves.removes}
+    removed = {m.replica.id: m.reason for m in moves.removes}
+    called_back = {m.replica.id for m in moves.undrains}
     for start in moves.starts:
         template = engine.templates.template(start.template)
         if template is not None:
@@ -122,11 +123,11 @@ def plan_rows(engine: Engine) -> tuple[PlanRow, ...]:
                 "covers demand at least cost",
             )
     for replica in engine.fleet.replicas.values():
-        if replica.id in removed or replica.state in (
-            ReplicaState.DRAINING,
-            ReplicaState.RELEASING,
-        ):
-            add(Move.DRAIN, replica, replica.reason or "not in the plan")
+        leaving = replica.state in (ReplicaState.DRAINING, ReplicaState.RELEASING)
+        if replica.id in removed:
+            add(Move.DRAIN, replica, removed[replica.id])
+        elif leaving and replica.id not in called_back:
+            add(Move.DRAIN, replica, replica.reason)
         else:
             add(Move.KEEP, replica, "")
     order = sorted(rows, key=lambda k: (k[1], k[2], list(Move).index(k[0]), k[3], str(k[4]), k[5]))
@@ -169,6 +170,24 @@ def _degraded(engine: Engine, now: float, stuck: int) -> tuple[str, ...]:
             for row in engine.report.rows
             if row.unmet > 1e-6 * max(1.0, row.demanded)
         )
+    strange = Counter(
+        i.request.offering.provider
+        for i in engine.fleet.live_intents()
+        if i.request.offering.provider not in engine.providers.names
+    )
+    reasons.extend(
+        f"{count} machines at provider {name}, which is not configured"
+        for name, count in sorted(strange.items())
+    )
+    loose = sum(i.replica not in engine.fleet.replicas for i in engine.fleet.live_intents())
+    if loose:
+        reasons.append(f"{loose} adopted machines belong to no replica that is known")
+    ttl = engine.policies.rules.price_ttl_seconds
+    reasons.extend(
+        f"provider {name}: prices are stale"
+        for name in sorted(engine.providers.names)
+        if (engine.offers.price_age(name, now) or 0.0) > ttl
+    )
     if stuck:
         reasons.append(f"{stuck} machines are stuck terminating")
     return tuple(reasons)

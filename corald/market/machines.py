@@ -124,7 +124,8 @@ class Machines:
         return machine.launched_at + self.rules.instance_lag_seconds <= self._agenda.now
 
     def _interrupt_by_chance(self, machine: Machine) -> None:
-        if machine.state is InstanceState.RUNNING and machine.reclaim_at is None:
+        ending = machine.state in (InstanceState.STOPPING, InstanceState.TERMINATED)
+        if not ending and machine.reclaim_at is None:
             self.notice(machine, InterruptionKind.TERMINATE)
 
     def _reclaim_if_scarce(self, item: Stock) -> None:

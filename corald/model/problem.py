@@ -46,6 +46,11 @@ class Supply:
     """`committed_price()`: what caps count this machine at."""
     available: int
     """Obtainable machines *including* those held."""
+    obtainable: int | None = None
+    """Of these, machines that can be had new; None: all that running replicas do not hold.
+
+    A held machine cannot change its replica, so what starts must fit in here.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +79,8 @@ class Problem:
     start_cost: Mapping[str, float] = field(default_factory=dict)
     """K by configuration: a new node costs p·(1+K); missing means 0."""
     budget_usd_per_hour: float | None = None
+    new_usd_per_hour: float | None = None
+    """What may be committed for new machines while all that runs is still paid for."""
     gap: float = 0.005
     """Stop when the proven relative gap is this small."""
 

@@ -52,7 +52,9 @@ class Changes:
 
     @property
     def empty(self) -> bool:
-        return not any(getattr(self, name) for name in self.__slots__)
+        """Whether nothing has to be written: notes count only when they are audited."""
+        rows = (getattr(self, name) for name in self.__slots__ if name != "notes")
+        return not any(rows) and not any(note.audit for note in self.notes)
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,6 +30,7 @@ from corald.model.fleet import TerminateOutcome
 from corald.model.plan import Launch, Terminate
 from corald.plugin import Clock, Provider
 from corald.runtime.buckets import TokenBucket
+from corald.runtime.calls import CountCall, ignore_count
 from corald.runtime.gate import Gate
 
 LAUNCH_TIMEOUT_SECONDS = 90.0
@@ -42,10 +43,18 @@ TERMINATE_BATCH = 50
 class Actuator:
     """The only code that calls `launch` and `terminate`."""
 
-    def __init__(self, providers: Mapping[str, Provider], *, clock: Clock, gate: Gate) -> None:
+    def __init__(
+        self,
+        providers: Mapping[str, Provider],
+        *,
+        clock: Clock,
+        gate: Gate,
+        count: CountCall = ignore_count,
+    ) -> None:
         self._providers = providers
         self._clock = clock
         self._gate = gate
+        self._count = count
         self._launches = {
             (name): TokenBucket(clock, rate=LAUNCHES_PER_SECOND, burst=LAUNCH_BURST)
             for name in providers
@@ -66,19 +75,21 @@ class Actuator:
         await self._launches[provider.name].take()
         if self._stopped:
             return None
-        refusal = self._gate.refuses_launch(launch)
-        if refusal:
-            return self._failed(launch, FailureClass("blocked", refusal))
+        if refusal := self._gate.refuses_launch(launch):
+            return self._failed(launch, refusal)
         try:
             async with asyncio.timeout(LAUNCH_TIMEOUT_SECONDS):
                 instance = await provider.launch(launch.request)
         except TimeoutError:
+            self._count(provider.name, "launch", "timeout")
             return LaunchUnknown(launch.intent, "no answer in time", self._clock.now())
         except ProviderError as error:
             failure = failure_class(error)
+            self._count(provider.name, "launch", failure.kind)
             if failure.kind == "outcome-unknown":
                 return LaunchUnknown(launch.intent, failure.message, self._clock.now())
             return self._failed(launch, failure)
+        self._count(provider.name, "launch", "ok")
         self._gate.saw([instance], self._clock.now())
         return Launched(launch.intent, instance, self._clock.now())
 
@@ -101,9 +112,12 @@ class Actuator:
             try:
                 async with asyncio.timeout(TERMINATE_TIMEOUT_SECONDS):
                     outcomes.update(await provider.terminate(allowed))
+                self._count(provider.name, "terminate", "ok")
             except TimeoutError:
+                self._count(provider.name, "terminate", "timeout")
                 message = "no answer in time"
             except ProviderError as error:
+                self._count(provider.name, "terminate", failure_class(error).kind)
                 message = str(error)
         return TerminateAnswered(
             provider.name, tuple(sorted(outcomes.items())), message, self._clock.now()

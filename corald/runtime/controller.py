@@ -14,6 +14,7 @@ from typing import assert_never
 from corald.core.engine import Engine
 from corald.core.explain import explain
 from corald.core.status import endpoints_of, plan_rows, status_of
+from corald.errors import StoreError
 from corald.model.events import Batch, Event
 from corald.model.fleet import ReplicaState
 from corald.model.plan import Instruction, Launch, PlanRow, Solve, Terminate
@@ -56,15 +57,21 @@ class Controller:
         self._gate = Gate(
             self._engine.policies.cluster,
             caps=lambda: self._engine.execution.caps(self._clock.now()),
+            wanted=self._engine.execution.wants_call,
         )
         self._gate.committed(self._engine.fleet.live_intents())
-        self._actuator = Actuator(parts.providers, clock=parts.clock, gate=self._gate)
+        self._notes: list[Note] = []
+        self._actuator = Actuator(
+            parts.providers, clock=parts.clock, gate=self._gate, count=self._count_call
+        )
         self._inbox: asyncio.Queue[tuple[Batch, asyncio.Future[None] | None]] = asyncio.Queue()
         self._calls: set[asyncio.Task[None]] = set()
         self._solve: asyncio.Task[None] | None = None
         self._routes = Routes(routes_version, ())
+        self._routed_revision = -1
         self._stopping = asyncio.Event()
         self._bug: BaseException | None = None
+        self._ended = False
 
     async def run(self) -> None:
         """Work until stopped; then leave the fleet as it is. A bug ends it with its exception."""
@@ -76,18 +83,22 @@ class Controller:
                     gate=self._gate,
                     emit=self.emit,
                     intervals=self._parts.intervals,
+                    count=self._count_call,
                 ).run(),
                 f"observer-{name}",
             )
             for name, provider in self._parts.providers.items()
         ]
-        background += [(s.run(self.deliver), f"source-{s.name}") for s in self._parts.sources]
+        background += [
+            (self._run_source(source), f"source-{source.name}") for source in self._parts.sources
+        ]
         background.append((self._watch_readiness(), "readiness"))
         try:
             async with asyncio.TaskGroup() as group:
                 watchers = [group.create_task(coro, name=name) for coro, name in background]
                 group.create_task(self._work(watchers), name="controller")
         finally:
+            self._refuse_waiting()
             await self._end_calls()
 
     def stop(self) -> None:
@@ -100,10 +111,16 @@ class Controller:
         """Hand over an event of the daemon's own making."""
         self._inbox.put_nowait((Batch(events=(event,)), None))
 
+    def _count_call(self, provider: str, action: str, outcome: str) -> None:
+        fields = (("action", action), ("class", outcome), ("provider", provider))
+        self._notes.append(Note("provider_call", fields, at=self._clock.now()))
+
     # Control plane
 
     async def deliver(self, batch: Batch) -> None:
         """Take events and offsets, and return once they are durable."""
+        if self._ended:
+            raise StoreError("the daemon is ending; nothing more is taken")
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._inbox.put_nowait((batch, done))
         await done
@@ -128,6 +145,8 @@ class Controller:
     async def _work(self, watchers: Sequence[asyncio.Task[None]]) -> None:
         while not self._stopping.is_set():
             await self._turn(await self._next_batches())
+            # Even a turn without any wait lets signals and requests through.
+            await asyncio.sleep(0)
             if self._bug is not None:
                 raise self._bug
         for watcher in watchers:
@@ -188,11 +207,15 @@ class Controller:
         """Offsets and rejects become durable together with the effect of their events."""
         now = self._clock.now()
         rejects = tuple(r for batch in batches for r in batch.rejects)
-        notes = [
+        notes, self._notes = self._notes, []
+        notes += [
             Note("rejected", (("reason", r.reason), ("topic", r.topic)), at=now) for r in rejects
         ]
         settings = changes.settings
-        endpoints = endpoints_of(self._engine)
+        endpoints = self._routes.endpoints
+        if self._engine.fleet.revision != self._routed_revision:
+            self._routed_revision = self._engine.fleet.revision
+            endpoints = endpoints_of(self._engine)
         if endpoints != self._routes.endpoints:
             notes.append(self._publish_routes(endpoints, now))
             settings = (*settings, ("routes_version", str(self._routes.version)))
@@ -246,6 +269,16 @@ class Controller:
         deadline = self._engine.policies.rules.solver_deadline_seconds
         self.emit(await self._parts.solving.solve(solve, deadline_seconds=deadline))
 
+    async def _run_source(self, source: EventSource) -> None:
+        """A source never ends by itself: an end, even a cancelled one, would go unseen."""
+        try:
+            await source.run(self.deliver)
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                raise
+        raise RuntimeError(f"event source {source.name} ended")
+
     async def _watch_readiness(self) -> None:
         while True:
             await self._clock.sleep(self._parts.intervals.readiness)
@@ -277,6 +310,8 @@ class Controller:
         while not self._inbox.empty():
             batches.append(self._inbox.get_nowait())
         await self._record(batches)
+        if self._bug is not None:
+            raise self._bug
 
     async def _record(self, taken: list[tuple[Batch, asyncio.Future[None] | None]]) -> None:
         for batch, _ in taken:
@@ -288,6 +323,14 @@ class Controller:
         for _, done in taken:
             if done is not None and not done.done():
                 done.set_result(None)
+
+    def _refuse_waiting(self) -> None:
+        """Answer whoever still waits for a delivery: it was not taken."""
+        self._ended = True
+        while not self._inbox.empty():
+            _, done = self._inbox.get_nowait()
+            if done is not None and not done.done():
+                done.set_exception(StoreError("the daemon is ending; this was not stored"))
 
     async def _end_calls(self) -> None:
         for task in list(self._calls):

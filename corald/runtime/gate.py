@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 
 from corald.core.caps import Caps
+from corald.model.events import FailureClass
 from corald.model.fleet import TAG_CLUSTER, TAG_MANAGED_BY, Instance, Intent, LaunchRequest
 from corald.model.plan import Launch
 
@@ -18,9 +19,12 @@ TAGS_FRESH_SECONDS = 60.0
 class Gate:
     """Refuses launches that were not written ahead or exceed a cap, and foreign terminations."""
 
-    def __init__(self, cluster: str, *, caps: Callable[[], Caps]) -> None:
+    def __init__(
+        self, cluster: str, *, caps: Callable[[], Caps], wanted: Callable[[str], bool]
+    ) -> None:
         self._cluster = cluster
         self._caps = caps
+        self._wanted = wanted
         self._durable: dict[str, tuple[LaunchRequest, float]] = {}
         self._ours: dict[tuple[str, str], float] = {}
 
@@ -45,15 +49,21 @@ class Gate:
             key: seen for key, seen in self._ours.items() if key[0] != provider or seen >= at
         }
 
-    def refuses_launch(self, launch: Launch) -> str:
-        """Why this launch must not be made; empty when it may."""
+    def refuses_launch(self, launch: Launch) -> FailureClass | None:
+        """Why this launch must not be made; None when it may.
+
+        `withdrawn`: it had to wait and is not wanted any more. `blocked`: it must never be made so.
+        """
+        if not self._wanted(launch.intent):
+            return FailureClass("withdrawn", "no longer wanted")
         durable = self._durable.get(launch.intent)
         if durable is None:
-            return "no durable intent"
+            return FailureClass("blocked", "no durable intent")
         if durable[0] != launch.request:
-            return "the request differs from the durable one"
+            return FailureClass("blocked", "the request differs from the durable one")
         others = sum(usd for intent, (_, usd) in self._durable.items() if intent != launch.intent)
-        return self._caps().refusal(others, durable[1])
+        refusal = self._caps().refusal(others, durable[1])
+        return FailureClass("blocked", refusal) if refusal else None
 
     def may_terminate(self, provider: str, ids: Sequence[str], now: float) -> list[str]:
         """Those of `ids` whose tags were seen to be ours within the last minute."""

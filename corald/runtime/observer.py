@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from corald.errors import CredentialsRejectedError, ProviderError
 from corald.model.events import Event, FleetObserved, OfferingsObserved, ProviderFailed
 from corald.plugin import Clock, Provider
+from corald.runtime.actuator import failure_class
+from corald.runtime.calls import CountCall, ignore_count
 from corald.runtime.gate import Gate
 
 READ_TIMEOUT_SECONDS = 60.0
@@ -35,11 +37,13 @@ class Observer:
         gate: Gate,
         emit: Callable[[Event], None],
         intervals: Intervals,
+        count: CountCall = ignore_count,
     ) -> None:
         self._provider = provider
         self._clock = clock
         self._gate = gate
         self._emit = emit
+        self._count = count
         self._intervals = intervals
 
     async def run(self) -> None:
@@ -64,7 +68,9 @@ class Observer:
             try:
                 async with asyncio.timeout(READ_TIMEOUT_SECONDS):
                     await observe()
+                self._count(self._provider.name, what, "ok")
             except (ProviderError, TimeoutError) as error:
+                self._count(self._provider.name, what, _outcome(error))
                 self._emit_failure(what, error)
                 pause = min(seconds, RETRY_SECONDS)
             await self._clock.sleep(pause)
@@ -103,3 +109,7 @@ class Observer:
                 at=self._clock.now(),
             )
         )
+
+
+def _outcome(error: Exception) -> str:
+    return failure_class(error).kind if isinstance(error, ProviderError) else "timeout"

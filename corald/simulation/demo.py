@@ -42,13 +42,13 @@ from corald.simulation.report import (
     screen,
     summary,
 )
-from corald.simulation.stage import CLOUDS, CLUSTER, ROLES, load_templates, policies
+from corald.simulation.stage import CLOUDS, CLUSTER, INTERVALS, ROLES, load_templates, policies
 
 SECONDS_VARIABLE = "CORALD_DEMO_SECONDS"
 FRAMES_PER_SECOND = 2.0
 SOLVE_LATENCY_SECONDS = 1.0
 """Modelled; what a solve takes of wall time is kept short by the work limit."""
-WORK_LIMIT = 30
+WORK_LIMIT = 4
 KEPT_EVENTS = 10_000
 """Of the event log; the daemon reads on within a minute."""
 
@@ -154,6 +154,7 @@ class _Demo:
                 clouds=_clouds(self.catalog, clock),
                 clock=clock,
                 solving=lambda: solving,
+                intervals=INTERVALS,
                 sinks=(self,),
             )
         )

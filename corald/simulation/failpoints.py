@@ -37,6 +37,10 @@ class FailPoints:
         """Kill at the next visit of `point`, or `after` so many more visits."""
         self._armed[point] = self.visits[point] + after + 1
 
+    def disarm(self) -> None:
+        """Kill nowhere any more."""
+        self._armed.clear()
+
     def visit(self, point: str) -> bool:
         """Count a visit, and tell whether the daemon dies here."""
         self.visits[point] += 1

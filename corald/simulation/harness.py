@@ -210,7 +210,8 @@ class World:
             await store.close()
 
     def _abort(self) -> None:
-        if self._daemon is not None:
+        """End the tasks of a life; the one that dies of itself needs no help."""
+        if self._daemon is not None and self._daemon is not asyncio.current_task():
             self._daemon.cancel()
 
     def _assemble(

@@ -13,6 +13,7 @@ from corald.library import Library, read_library, stale_parts, write_library
 from corald.model.hardware import Catalog
 from corald.model.policy import ModelPolicy, PolicySet, Rules
 from corald.model.templates import Engine, Phase, Slo, Workload
+from corald.runtime.observer import Intervals
 from corald.simulation.demand import DemandShape
 from corald.templates.build import BuildOptions, BuildProgress, build_library
 from corald.templates.rates import BuildRequest
@@ -75,11 +76,14 @@ ROLES = (
     Role("qwen3-235b", Slo(1800, 120), 2048, 128, 8.0, peak_hour=12, swing=0.4),
 )
 
+CAPACITY = {"default": 48.0, "turnover_per_hour": 0.1}
 CLOUDS: dict[str, dict[str, Any]] = {
-    "aws": {"cloud": "aws", "regions": ["us-east-2"], "seed": 1},
-    "gcp": {"cloud": "gcp", "regions": ["us-central1"], "seed": 2},
+    "aws": {"cloud": "aws", "regions": ["us-east-2"], "seed": 1, "capacity": CAPACITY},
+    "gcp": {"cloud": "gcp", "regions": ["us-central1"], "seed": 2, "capacity": CAPACITY},
 }
 """Two configured instances of the simulated plugin, by provider name."""
+
+INTERVALS = Intervals(listing=60.0, offerings=300.0, readiness=30.0)
 
 RULES = Rules(
     debounce_seconds=300.0,

@@ -49,19 +49,22 @@ def best_one_gpu(instance: Instance) -> Plan:
 def one_by_one(
     instance: Instance,
     allowed: list[NDArray[np.bool_] | None] | None = None,
+    *,
     duals: Duals | None = None,
+    first: int = 0,
 ) -> Plan:
     """Rows in order of priority, each at its cheapest on what is left, priced with `duals`.
 
-    `allowed` restricts new replicas by row and template; None allows all.
+    `allowed` restricts new replicas by row and template; None allows all. Among rows of one
+    priority, row `first` and those after it come first.
     """
     duals = duals or Duals.zero(instance)
     stock = Stock(instance)
     plan = Plan()
-    for row in sorted(instance.rows, key=lambda r: (-r.demand.priority, r.index)):
-        _plan_row(
-            instance, row, None if allowed is None else allowed[row.index], duals, stock, plan
-        )
+    size = len(instance.rows)
+    for row in sorted(instance.rows, key=lambda r: (-r.demand.priority, (r.index - first) % size)):
+        mine = None if allowed is None else allowed[row.index]
+        _plan_row(instance, row, mine, duals, stock, plan)
     return plan
 
 

@@ -135,9 +135,11 @@ class _Checking:
 
     def check_supplies(self, allocation: Allocation) -> None:
         used: Counter[OfferingKey] = Counter()
+        new: Counter[OfferingKey] = Counter()
         for choice in allocation.choices:
             for offering, count in choice.offerings:
                 used[offering] += count * choice.count
+                new[offering] += count * (choice.count - choice.kept)
         for offering, count in used.items():
             if count > self.supplies[offering][1].available:
                 raise _reject(
@@ -145,9 +147,27 @@ class _Checking:
                     f"{self.supplies[offering][1].available} are obtainable or held"
                 )
 
+        for offering, count in new.items():
+            most = self._can_be_new(self.supplies[offering][1])
+            if count > most:
+                raise _reject(f"{count} new nodes of {offering}, of which {most} can be had new")
+
+    def _can_be_new(self, supply: Supply) -> int:
+        held = sum(
+            dict(item.offerings).get(supply.offering, 0) * item.count
+            for item in self.problem.running
+        )
+        free = max(0, supply.available - held)
+        return free if supply.obtainable is None else min(free, supply.obtainable)
+
     def check_money(self, allocation: Allocation) -> None:
         total = sum(self._committed(choice) for choice in allocation.choices)
         _within(total, self.problem.budget_usd_per_hour, "the budget")
+        new = sum(
+            self._committed(choice) * (choice.count - choice.kept) / choice.count
+            for choice in allocation.choices
+        )
+        _within(new, self.problem.new_usd_per_hour, "the budget for new machines")
         for key, row in self.rows.items():
             own = (c for c in allocation.choices if (c.model, c.phase) == key)
             spent = sum(self._committed(choice) for choice in own)

@@ -14,7 +14,7 @@ from ortools.math_opt.python import mathopt
 
 from corald.library import Library, TableKey
 from corald.model.market import ZoneKey
-from corald.model.problem import DemandRow, Problem
+from corald.model.problem import DemandRow, Problem, Supply
 
 HIGHS = mathopt.SolverType.HIGHS
 SCIP = mathopt.SolverType.GSCIP
@@ -40,14 +40,27 @@ class FullProgram:
         self.columns = 0
         self._integer = not relaxed
         self._money: dict[mathopt.Variable, float] = {}
-        self._available = [
-            self.model.add_linear_constraint(ub=float(supply.available))
+        self._new_money: dict[mathopt.Variable, float] = {}
+        self._obtainable = [
+            self.model.add_linear_constraint(ub=self._can_be_new(supply))
             for supply in problem.supplies
         ]
         for row in problem.rows:
             self._add_row(row)
         if problem.budget_usd_per_hour is not None:
             self._cap(self._money, problem.budget_usd_per_hour)
+        if problem.new_usd_per_hour is not None:
+            self._cap(self._new_money, problem.new_usd_per_hour)
+
+    def _can_be_new(self, supply: Supply) -> float:
+        held = sum(
+            nodes * item.count
+            for item in self.problem.running
+            for offering, nodes in item.offerings
+            if offering == supply.offering
+        )
+        most = math.inf if supply.obtainable is None else supply.obtainable
+        return float(max(0, min(supply.available - held, most)))
 
     def solve(
         self,
@@ -90,10 +103,11 @@ class FullProgram:
                 )
                 factor = 1 + self.problem.start_cost.get(supply.configuration, 0.0)
                 self.model.objective.set_linear_coefficient(nodes, supply.usd_per_hour * factor)
-                self._available[index].set_coefficient(nodes, 1)
+                self._obtainable[index].set_coefficient(nodes, 1)
                 money[nodes] = supply.budget_usd_per_hour
                 supplied[supply.offering.zone_key, supply.configuration].append(nodes)
         replicas = self._add_templates(row, supplied)
+        self._new_money |= money
         replicas |= self._add_running(row, money)
         self._money |= money
         cover = self.model.add_linear_constraint(lb=row.amount)
@@ -150,7 +164,5 @@ class FullProgram:
             cost = sum(supply.usd_per_hour * n for supply, n in supplies)
             self.model.objective.set_linear_coefficient(kept, cost)
             money[kept] = sum(supply.budget_usd_per_hour * n for supply, n in supplies)
-            for index, n in places:
-                self._available[index].set_coefficient(kept, n)
             made[kept] = item.throughput
         return made

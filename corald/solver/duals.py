@@ -22,24 +22,27 @@ class Duals:
     """USD/h a node, by supply."""
     budget: float
     """USD per USD of the global budget."""
+    new_budget: float
+    """USD per USD of what new machines may cost."""
     row_budget: Floats
     """USD per USD of each row's own budget."""
 
     @classmethod
     def zero(cls, instance: Instance) -> Duals:
-        return cls(np.zeros(len(instance.price)), 0.0, np.zeros(len(instance.rows)))
+        return cls(np.zeros(len(instance.price)), 0.0, 0.0, np.zeros(len(instance.rows)))
 
     @classmethod
     def remembered(cls, instance: Instance, by_offering: dict[OfferingKey, float]) -> Duals:
         """Start from an earlier solve's prices."""
         known = [by_offering.get(supply.offering, 0.0) for supply in instance.problem.supplies]
-        return cls(np.array(known, dtype=np.float64), 0.0, np.zeros(len(instance.rows)))
+        return cls(np.array(known, dtype=np.float64), 0.0, 0.0, np.zeros(len(instance.rows)))
 
     def towards(self, other: Duals, share: float) -> Duals:
         """This, moved by `share` of the way to the other."""
         return Duals(
             self.supply + share * (other.supply - self.supply),
             self.budget + share * (other.budget - self.budget),
+            self.new_budget + share * (other.new_budget - self.new_budget),
             self.row_budget + share * (other.row_budget - self.row_budget),
         )
 
@@ -48,6 +51,8 @@ class Duals:
         total = float(self.supply @ instance.available)
         if instance.problem.budget_usd_per_hour is not None:
             total += self.budget * instance.problem.budget_usd_per_hour
+        if instance.problem.new_usd_per_hour is not None:
+            total += self.new_budget * instance.problem.new_usd_per_hour
         for row in instance.rows:
             if row.demand.max_usd_per_hour is not None:
                 total += float(self.row_budget[row.index]) * row.demand.max_usd_per_hour
@@ -60,10 +65,10 @@ class Duals:
 
         With `left`, only supplies of which something is left count.
 
-        min over o of p_o(1+K) - μ_o - (μ_budget + μ_row)·b_o; infinite where none is usable.
+        min over o of p_o(1+K) - μ_o - (μ_budget + μ_new + μ_row)·b_o, infinite where none is.
         """
         group = instance.groups[instance.rows[row].group]
-        caps = self.budget + float(self.row_budget[row])
+        caps = self.budget + self.new_budget + float(self.row_budget[row])
         reduced = instance.new_cost - self.supply - caps * instance.budget_price
         prices = np.full((len(instance.zones), len(instance.configurations)), np.inf)
         usable = group.usable if left is None else group.usable & (left > 0)
@@ -72,13 +77,12 @@ class Duals:
         return prices
 
     def running_costs(self, instance: Instance) -> list[float]:
-        """Reduced cost of keeping one running replica, at price p, on its own supplies."""
+        """Reduced cost of keeping one running replica, at price p: its nodes are its own."""
         costs = []
         for item in instance.running:
             caps = self.budget + float(self.row_budget[item.row])
             nodes = (
-                n * (instance.price[s] - self.supply[s] - caps * instance.budget_price[s])
-                for s, n in item.uses
+                n * (instance.price[s] - caps * instance.budget_price[s]) for s, n in item.uses
             )
             costs.append(float(sum(nodes)))
         return costs

@@ -52,7 +52,7 @@ def keep_running(instance: Instance) -> Plan:
         room = row.demand.max_replicas
         for item in sorted(row.running, key=lambda i: (_usd_per_unit(instance, i), i)):
             for _ in range(instance.running[item].count):
-                if room == 0 or stock.take_uses(row.index, instance.running[item].uses) is None:
+                if room == 0 or not stock.keep(item):
                     break
                 plan.kept[item] += 1
                 room = None if room is None else room - 1
@@ -96,9 +96,9 @@ def _keep(
         while (
             same
             and kept < choice.count
-            and plan.kept[item] < source.count
+            and plan.kept[item] < instance.running[item].count
             and room[row.index] != 0
-            and stock.take_uses(row.index, instance.running[item].uses) is not None
+            and stock.keep(item)
         ):
             plan.kept[item] += 1
             kept += 1
@@ -138,7 +138,7 @@ def stock_after(instance: Instance, plan: Plan) -> Stock:
     stock = Stock(instance)
     for item, count in plan.kept.items():
         for _ in range(count):
-            stock.take_uses(instance.running[item].row, instance.running[item].uses)
+            stock.keep(item)
     for placed, count in plan.new.items():
         for _ in range(count):
             stock.take_uses(placed.row, placed.uses)
@@ -165,7 +165,7 @@ def _buy(instance: Instance, row: Row, mask: NDArray[np.bool_], plan: Plan, stoc
         kept = _best_running(instance, row, plan, stock)
         new, ratio = market.best(by_ratio=missing > 0)
         if kept is not None and _usd_per_unit(instance, kept) <= ratio:
-            stock.take_uses(row.index, instance.running[kept].uses)
+            stock.keep(kept)
             plan.kept[kept] += 1
             missing -= instance.running[kept].throughput
         elif new is not None and row.table is not None:
@@ -251,9 +251,7 @@ def _best_running(instance: Instance, row: Row, plan: Plan, stock: Stock) -> int
     free = [
         item
         for item in row.running
-        if plan.kept[item] < instance.running[item].count
-        and all(stock.left[s] >= n for s, n in instance.running[item].uses)
-        and stock.can_pay(row.index, instance.running[item].uses)
+        if plan.kept[item] < instance.running[item].count and stock.can_keep(item)
     ]
     return min(free, key=lambda item: (_usd_per_unit(instance, item), item), default=None)
 

@@ -5,7 +5,7 @@ The maths (see docs/reference/allocation.md) names rows d, supplies o, zones z, 
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from corald.errors import SolverError
 from corald.library import Library, TableKey
-from corald.model.market import ZoneKey
+from corald.model.market import OfferingKey, ZoneKey
 from corald.model.problem import DemandRow, Problem, RunningReplica
 from corald.solver.tables import PreparedLibrary, PreparedTable
 
@@ -81,6 +81,7 @@ class Instance:
     """Of a new node: p·(1+K)."""
     budget_price: Floats
     available: NDArray[np.int64]
+    """Nodes that can be had new: running replicas hold theirs, which no other replica can use."""
     notes: tuple[str, ...]
 
     def with_demand(self, amounts: Sequence[float], min_replicas: Sequence[int]) -> Instance:
@@ -128,7 +129,7 @@ def compile_instance(problem: Problem, prepared: PreparedLibrary) -> Instance:
         price=price,
         new_cost=price * (1.0 + start),
         budget_price=np.array([s.budget_usd_per_hour for s in supplies], dtype=np.float64),
-        available=np.array([max(0, s.available) for s in supplies], dtype=np.int64),
+        available=_obtainable(problem),
         notes=(),
     )
     return _with_rows(instance, prepared, notes)
@@ -214,21 +215,44 @@ def _group(instance: Instance, allowed: tuple[int, ...] | None, own_budget: floa
     )
 
 
+def _obtainable(problem: Problem) -> NDArray[np.int64]:
+    held = _held(problem)
+    free = [supply.available - held[supply.offering] for supply in problem.supplies]
+    return np.array(
+        [
+            max(0, left if supply.obtainable is None else min(left, supply.obtainable))
+            for supply, left in zip(problem.supplies, free, strict=True)
+        ],
+        dtype=np.int64,
+    )
+
+
+def _held(problem: Problem) -> Counter[OfferingKey]:
+    held: Counter[OfferingKey] = Counter()
+    for item in problem.running:
+        for offering, nodes in item.offerings:
+            held[offering] += nodes * item.count
+    return held
+
+
 def _running(problem: Problem, notes: list[str]) -> tuple[Running, ...]:
     """Running replicas that may stay: their row exists and it may use their supplies."""
     supply_of = {supply.offering: index for index, supply in enumerate(problem.supplies)}
     row_of = {(row.model, row.phase): index for index, row in enumerate(problem.rows)}
     items: list[Running] = []
+    left = Counter({supply.offering: supply.available for supply in problem.supplies})
     for source in problem.running:
         row = row_of.get((source.model, source.phase))
-        if row is None or source.count <= 0:
+        count = min([source.count, *(left[o] // nodes for o, nodes in source.offerings)])
+        if row is None or count <= 0:
             continue
+        left.subtract({offering: nodes * count for offering, nodes in source.offerings})
         uses = [(supply_of.get(offering), count) for offering, count in source.offerings]
         allowed = problem.rows[row].supplies
         known = tuple(sorted((s, count) for s, count in uses if s is not None))
         if len(known) != len(uses) or (allowed and not {s for s, _ in known} <= set(allowed)):
             notes.append(
-                f"{source.count} running replicas of {source.template} in {source.zone} "
+                f"{count} running replicas of {source.template} in {source.zone} "
                 "are on supplies that their demand may not use"
             )
             continue
@@ -240,7 +264,7 @@ def _running(problem: Problem, notes: list[str]) -> tuple[Running, ...]:
                 uses=known,
                 usd_per_hour=sum(problem.supplies[s].usd_per_hour * n for s, n in known),
                 throughput=source.throughput,
-                count=source.count,
+                count=count,
             )
         )
     return tuple(items)

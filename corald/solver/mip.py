@@ -44,3 +44,13 @@ def solve_mip(model: mathopt.Model, effort: Effort, *, gap: float, share: float 
     if not result.has_primal_feasible_solution():
         return MipAnswer(None, bound)
     return MipAnswer(result.variable_values(), bound)
+
+
+def costs_at_least(model: mathopt.Model, bound: float) -> None:
+    """Tell the model a bound of its objective that was proven elsewhere.
+
+    It cuts no plan off, and lets the search end as soon as a plan is close to that bound.
+    """
+    row = model.add_linear_constraint(lb=bound * (1 - 1e-9))
+    for term in model.objective.linear_terms():
+        row.set_coefficient(term.variable, term.coefficient)

@@ -6,11 +6,10 @@ feasible by construction.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-
-import numpy as np
 
 from corald.model.problem import Allocation, Choice, OfferingCounts, RowOutcome
 from corald.solver.instance import Instance, Uses
@@ -110,14 +109,9 @@ class Stock:
     def __init__(self, instance: Instance, left: Sequence[int] | None = None) -> None:
         self.instance = instance
         self.left: list[int] = instance.available.tolist() if left is None else list(left)
-        cap = instance.problem.budget_usd_per_hour
-        self.budget = np.inf if cap is None else cap * (1 + TOLERANCE)
-        self.row_budget = [
-            np.inf
-            if row.demand.max_usd_per_hour is None
-            else row.demand.max_usd_per_hour * (1 + TOLERANCE)
-            for row in instance.rows
-        ]
+        self.budget = _limit(instance.problem.budget_usd_per_hour)
+        self.new_budget = _limit(instance.problem.new_usd_per_hour)
+        self.row_budget = [_limit(row.demand.max_usd_per_hour) for row in instance.rows]
 
     def take_nodes(self, row: int, template: int, zone: int) -> Uses | None:
         """Nodes for one new replica, the cheapest first; None (and nothing taken) if some lack."""
@@ -136,28 +130,42 @@ class Stock:
                     need -= part
             if need > 0:
                 return None
-        return self._pay(row, tuple(sorted(uses)))
-
-    def can_pay(self, row: int, uses: Uses) -> bool:
-        """These nodes fit under the caps."""
-        usd = sum(float(self.instance.budget_price[supply]) * n for supply, n in uses)
-        return usd <= min(self.budget, self.row_budget[row])
+        return self.take_uses(row, tuple(sorted(uses)))
 
     def take_uses(self, row: int, uses: Uses) -> Uses | None:
-        """Exactly these nodes, or None."""
-        if any(self.left[supply] < nodes for supply, nodes in uses):
+        """Exactly these nodes for a new replica, or None."""
+        usd = self._usd(uses)
+        if usd > min(self.budget, self.new_budget, self.row_budget[row]) or any(
+            self.left[supply] < nodes for supply, nodes in uses
+        ):
             return None
-        return self._pay(row, uses)
-
-    def _pay(self, row: int, uses: Uses) -> Uses | None:
-        if not self.can_pay(row, uses):
-            return None
-        usd = sum(float(self.instance.budget_price[supply]) * n for supply, n in uses)
         self.budget -= usd
+        self.new_budget -= usd
         self.row_budget[row] -= usd
         for supply, nodes in uses:
             self.left[supply] -= nodes
         return uses
+
+    def can_keep(self, item: int) -> bool:
+        """One more running replica fits under the caps; its nodes are its own."""
+        running = self.instance.running[item]
+        return self._usd(running.uses) <= min(self.budget, self.row_budget[running.row])
+
+    def keep(self, item: int) -> bool:
+        """Pay for one running replica; False when a cap forbids it."""
+        if not self.can_keep(item):
+            return False
+        running = self.instance.running[item]
+        self.budget -= self._usd(running.uses)
+        self.row_budget[running.row] -= self._usd(running.uses)
+        return True
+
+    def _usd(self, uses: Uses) -> float:
+        return sum(float(self.instance.budget_price[supply]) * n for supply, n in uses)
+
+
+def _limit(cap: float | None) -> float:
+    return math.inf if cap is None else cap * (1 + TOLERANCE)
 
 
 def realize(instance: Instance, fleets: Sequence[Fleet], stock: Stock | None = None) -> Plan:
@@ -167,8 +175,8 @@ def realize(instance: Instance, fleets: Sequence[Fleet], stock: Stock | None = N
     for fleet in fleets:
         for item, count in fleet.kept:
             for _ in range(count):
-                if stock.take_uses(fleet.row, instance.running[item].uses) is not None:
-                    plan.kept[item] += 1
+                plan.kept[item] += stock.keep(item)
+    plan.kept = +plan.kept
     tightest = sorted(fleets, key=lambda fleet: (_choices(instance, fleet), fleet.row))
     for fleet in tightest:
         for template, zone, count in fleet.new:

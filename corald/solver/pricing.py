@@ -112,7 +112,7 @@ class RowPricer:
         least = np.zeros(1) if top.least is None else top.least
         bound = max(top.cost, fill.bound(self.amount)) * (1.0 - _SINGLE_PRECISION)
         fleet = self._fleet(cost, top) if math.isfinite(top.cost) else None
-        if fleet is not None and not self._covers(fleet):
+        if fleet is not None and not self.covers(fleet):
             fleet = self._rounded_down(cost, cheapest, usable, fill)
         return Priced(bound, fleet, cost, least, fill.ratio)
 
@@ -171,7 +171,8 @@ class RowPricer:
             kept=tuple(sorted(stay.items())),
         )
 
-    def _covers(self, fleet: Fleet) -> bool:
+    def covers(self, fleet: Fleet) -> bool:
+        """The fleet yields the amount in truth (its count of replicas is not looked at)."""
         return fleet_throughput(self.instance, fleet) >= self.amount * COVERED
 
     def excess(self, priced: Priced) -> Floats:

@@ -10,12 +10,15 @@ from ortools.math_opt.python import mathopt
 
 from corald.solver.effort import Effort
 from corald.solver.instance import Floats, Instance
-from corald.solver.mip import MipAnswer, solve_mip
+from corald.solver.mip import MipAnswer, costs_at_least, solve_mip
 from corald.solver.plans import Plan, Stock, realize
 from corald.solver.pricing import Fleet
 from corald.solver.supply import Demanded, SupplyRows
 
 MOST_COLUMNS = 1500
+FLEETS_SHARE = 0.3
+SINGLES_SHARE = 0.9
+"""Of the time left."""
 
 
 Column = tuple[int, int, int]
@@ -32,9 +35,9 @@ class Singles:
 
 
 def best_of_fleets(
-    instance: Instance, fleets: Iterable[Fleet], effort: Effort, *, gap: float, share: float
+    instance: Instance, fleets: Iterable[Fleet], effort: Effort, *, gap: float, bound: float
 ) -> Plan | None:
-    """Choose one fleet for each row."""
+    """Choose one fleet for each row, knowing that no plan costs less than `bound`."""
     model = mathopt.Model()
     supply = SupplyRows(instance, model, integer=True)
     choose = [model.add_linear_constraint(lb=1.0, ub=1.0) for _ in instance.rows]
@@ -43,7 +46,8 @@ def best_of_fleets(
         chosen[fleet] = model.add_binary_variable()
         choose[fleet.row].set_coefficient(chosen[fleet], 1.0)
         supply.add(chosen[fleet], Demanded.by_fleet(instance, fleet))
-    answer = solve_mip(model, effort, gap=gap, share=share)
+    costs_at_least(model, bound)
+    answer = solve_mip(model, effort, gap=gap, share=FLEETS_SHARE)
     if answer.values is None:
         return None
     picked = [fleet for fleet, variable in chosen.items() if answer.count(variable)]
@@ -51,7 +55,7 @@ def best_of_fleets(
 
 
 def select_singles(
-    excess: Sequence[Floats], fleets: Iterable[Fleet], room: float, most: int = MOST_COLUMNS
+    excess: Sequence[Floats], fleets: Iterable[Fleet], room: float, most: int
 ) -> Singles:
     """The candidates that raise the bound least when forced in, and those of the fleets.
 
@@ -135,9 +139,10 @@ class SinglesProgram:
                 for variable in self.covers[row.index]:
                     least.set_coefficient(variable, 1.0)
 
-    def solve(self, effort: Effort, *, gap: float, share: float) -> tuple[Plan | None, float]:
-        """(plan, proven bound of this program)."""
-        answer = solve_mip(self.model, effort, gap=gap, share=share)
+    def solve(self, effort: Effort, *, gap: float, bound: float) -> tuple[Plan | None, float]:
+        """(plan, proven bound of this program), knowing that no plan costs less than `bound`."""
+        costs_at_least(self.model, bound)
+        answer = solve_mip(self.model, effort, gap=gap, share=SINGLES_SHARE)
         if answer.values is None:
             return None, answer.bound
         return self.plan(answer), answer.bound
@@ -170,10 +175,6 @@ def _realize(
             if owner == group:
                 left[index] = answer.count(variable)
         members = [f for f in fleets if instance.rows[f.row].group == group]
-        for fleet in members:
-            for item, count in fleet.kept:
-                for index, nodes in instance.running[item].uses:
-                    left[index] += nodes * count
         part = realize(instance, members, Stock(instance, left.tolist()))
         plan.new += part.new
         plan.kept += part.kept

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
+from corald.solver.baselines import one_by_one
 from corald.solver.duals import Duals
 from corald.solver.effort import Effort
 from corald.solver.instance import Floats, Instance
@@ -17,9 +18,10 @@ from corald.solver.master import Master
 from corald.solver.memory import SolverMemory
 from corald.solver.plans import Plan, fleets_of, objective, realize, shortfall
 from corald.solver.pricing import Fleet, Priced, RowPricer
-from corald.solver.primal import SinglesProgram, best_of_fleets, select_singles
+from corald.solver.primal import MOST_COLUMNS, SinglesProgram, best_of_fleets, select_singles
 
 SMOOTHING = 0.5
+DIVES = 6
 UNSERVED = 100.0
 """Cost of leaving a row unserved in the master, in units of the row's own bound."""
 
@@ -31,6 +33,8 @@ class Search:
     instance: Instance
     effort: Effort
     gap: float
+    most_columns: int = MOST_COLUMNS
+    """Of the program over single templates."""
     plan: Plan | None = None
     cost: float = math.inf
     bound: float = 0.0
@@ -80,10 +84,9 @@ class Search:
             self._price(start)
         if not self.proven:
             self._generate()
-        if not self.proven and not self.effort.over:
-            self._choose_fleets()
-        if not self.proven and not self.effort.over:
-            self._choose_singles()
+        for step in (self._dive, self._choose_fleets, self._choose_singles):
+            if not self.proven and not self.effort.over:
+                step()
         memory.remember(self.instance, self.duals, list(self.fleets))
 
     def excesses(self) -> list[Floats]:
@@ -127,18 +130,34 @@ class Search:
                 share = SMOOTHING if found else 1.0
             self.steps.append("fleets")
 
+    def _dive(self) -> None:
+        """Plans row by row at the best duals, each time beginning with another row."""
+        for first in range(min(DIVES, len(self.instance.rows))):
+            plan = one_by_one(self.instance, duals=self.duals, first=first)
+            self.offer(plan)
+            for fleet in fleets_of(self.instance, plan):
+                if self.pricers[fleet.row].covers(fleet):
+                    self.fleets[fleet] = None
+            if self.proven or self.effort.over:
+                break
+        self.steps.append("dives")
+
     def _choose_fleets(self) -> None:
-        plan = best_of_fleets(self.instance, self.fleets, self.effort, gap=self.gap / 4, share=0.4)
+        plan = best_of_fleets(
+            self.instance, self.fleets, self.effort, gap=self.gap, bound=self.bound
+        )
         if plan is not None:
             self.offer(plan)
         self.steps.append("fleet program")
 
     def _choose_singles(self) -> None:
         """An integer program over single templates; if nothing better was left out, a bound too."""
-        singles = select_singles(self.excesses(), self.fleets, self.cost - self.bound)
+        singles = select_singles(
+            self.excesses(), self.fleets, self.cost - self.bound, self.most_columns
+        )
         program = SinglesProgram(self.instance, singles)
         program.cover_all()
-        plan, bound = program.solve(self.effort, gap=self.gap / 2, share=0.8)
+        plan, bound = program.solve(self.effort, gap=self.gap, bound=self.bound)
         before = self.bound
         if plan is not None:
             self.offer(plan)

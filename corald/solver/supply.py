@@ -3,15 +3,16 @@
 Variables x[g, o] ≥ 0 (nodes of group g taken from supply o), and rows
 
     need[g, z, c]:  Σ nodes of (z, c) in chosen replicas of group g - Σ_{o of (z, c)} x[g, o] ≤ 0
-    available[o]:   Σ_g x[g, o] + Σ kept running nodes on o ≤ A_o
-    budget, row budgets:  Σ b_o · (the same) ≤ limit
+    available[o]:   Σ_g x[g, o] ≤ nodes of o that can be had new
+    budget, row budgets:  Σ b_o · (new and kept nodes) ≤ limit;  new budget: Σ b_o x[g, o] ≤ limit
 
 so replicas need not be multiplied by the ways to mix offerings in them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -52,16 +53,14 @@ class SupplyRows:
         self.available = [
             model.add_linear_constraint(ub=float(count)) for count in instance.available
         ]
-        cap = instance.problem.budget_usd_per_hour
-        self.budget = None if cap is None else model.add_linear_constraint(ub=cap)
-        self.row_budget = [
-            None
-            if row.demand.max_usd_per_hour is None
-            else model.add_linear_constraint(ub=row.demand.max_usd_per_hour)
-            for row in instance.rows
-        ]
+        self.budget = self._cap(instance.problem.budget_usd_per_hour)
+        self.new_budget = self._cap(instance.problem.new_usd_per_hour)
+        self.row_budget = [self._cap(row.demand.max_usd_per_hour) for row in instance.rows]
         self._need: dict[tuple[int, int, int], mathopt.LinearConstraint] = {}
         self.taken: dict[tuple[int, int], mathopt.Variable] = {}
+
+    def _cap(self, limit: float | None) -> mathopt.LinearConstraint | None:
+        return None if limit is None else self.model.add_linear_constraint(ub=limit)
 
     def add(self, column: mathopt.Variable, demanded: Demanded) -> None:
         """Enter a column; its own cost is that of the kept replicas only."""
@@ -75,9 +74,7 @@ class SupplyRows:
             cost += self.instance.running[item].usd_per_hour * count
             for supply, nodes in self.instance.running[item].uses:
                 uses[supply] = uses.get(supply, 0) + nodes * count
-        for supply, nodes in uses.items():
-            self.available[supply].set_coefficient(column, float(nodes))
-        self._pay(column, demanded.row, uses)
+        self._pay(column, uses, (self.budget, self.row_budget[demanded.row]))
         self.model.objective.set_linear_coefficient(column, cost)
 
     def _need_row(
@@ -91,18 +88,23 @@ class SupplyRows:
         return self._need[key]
 
     def _take(self, group: int, row: int, supply: int, need: mathopt.LinearConstraint) -> None:
-        ub = float(self.instance.available[supply])
+        # In a linear program a bound would take the dual value away from the row `available`.
+        ub = float(self.instance.available[supply]) if self.integer else math.inf
         taken = self.model.add_variable(lb=0.0, ub=ub, is_integer=self.integer)
         self.taken[group, supply] = taken
         need.set_coefficient(taken, -1.0)
         self.available[supply].set_coefficient(taken, 1.0)
-        self._pay(taken, row, {supply: 1})
+        self._pay(taken, {supply: 1}, (self.budget, self.new_budget, self.row_budget[row]))
         cost = float(self.instance.new_cost[supply])
         self.model.objective.set_linear_coefficient(taken, cost)
 
-    def _pay(self, column: mathopt.Variable, row: int, uses: Mapping[int, int]) -> None:
+    def _pay(
+        self,
+        column: mathopt.Variable,
+        uses: Mapping[int, int],
+        caps: Iterable[mathopt.LinearConstraint | None],
+    ) -> None:
         """Enter a column's money in the caps; a row with its own cap has a group of its own."""
-        caps = (self.budget, self.row_budget[row])
         usd = sum(float(self.instance.budget_price[s]) * nodes for s, nodes in uses.items())
         for cap in caps:
             if cap is not None and usd:
@@ -110,14 +112,14 @@ class SupplyRows:
 
     def duals(self, result: mathopt.SolveResult) -> Duals:
         """The rows' duals in a solved linear program, clipped to ≤ 0."""
-        rows = [cap for cap in self.row_budget if cap is not None]
-        budget = [] if self.budget is None else [self.budget]
-        asked = [*self.available, *budget, *rows]
-        value = dict(zip(asked, result.dual_values(asked), strict=True))
+        value = result.dual_values()
+
+        def dual(cap: mathopt.LinearConstraint | None) -> float:
+            return 0.0 if cap is None else min(0.0, value[cap])
+
         return Duals(
-            supply=np.minimum([value[row] for row in self.available], 0.0),
-            budget=0.0 if self.budget is None else min(0.0, value[self.budget]),
-            row_budget=np.array(
-                [0.0 if cap is None else min(0.0, value[cap]) for cap in self.row_budget]
-            ),
+            supply=np.array([dual(row) for row in self.available], dtype=np.float64),
+            budget=dual(self.budget),
+            new_budget=dual(self.new_budget),
+            row_budget=np.array([dual(cap) for cap in self.row_budget], dtype=np.float64),
         )

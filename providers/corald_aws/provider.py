@@ -14,6 +14,8 @@ from corald.errors import (
     InvalidRequestError,
     OutcomeUnknownError,
     ProviderError,
+    ThrottledError,
+    TransientError,
 )
 from corald.model.events import InterruptionNoticed
 from corald.model.fleet import TAG_CLUSTER, Instance, LaunchRequest, Listing, TerminateOutcome
@@ -244,13 +246,15 @@ class AwsProvider:
             return None
         image = request.image if request.image.startswith("ami-") else region.image_id
         if image not in self._root_devices:
-            reply = await self._counted(
-                self._clients.ec2(
-                    Operation.READ,
-                    request.offering.region,
-                    lambda client: client.describe_images(ImageIds=[image]),
-                )
+            describe = self._clients.ec2(
+                Operation.READ,
+                request.offering.region,
+                lambda client: client.describe_images(ImageIds=[image]),
             )
+            try:
+                reply = await self._counted(describe)
+            except TransientError as error:  # nothing has been asked for yet: ask again later
+                raise ThrottledError(str(error), code=error.code) from error
             self._root_devices[image] = reply["Images"][0]["RootDeviceName"]
         return self._root_devices[image]
 

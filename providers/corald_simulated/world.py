@@ -87,7 +87,7 @@ def _shelve(
                 supply=supply.start(),
                 quota_bucket=kind.quota_family,
                 quota_units=units,
-                supply_process=supply,
+                supply_process=supply if supply.turnover_per_hour else None,
                 price_process=walk,
             )
 

@@ -98,6 +98,7 @@ class KafkaBroker:
             self._ports |= {"PLAINTEXT": port, "CONTROLLER": port + 1}
         self._settings = dict(settings or {})
         self._process: subprocess.Popen[bytes] | None = None
+        self._guard: subprocess.Popen[bytes] | None = None
         self.log_file = self.folder / "broker.log"
         self.ca_file = self.folder / "ca.pem"
         self.client_cert = self.folder / "client.pem"
@@ -141,6 +142,8 @@ class KafkaBroker:
                 stderr=subprocess.STDOUT,
                 start_new_session=detached,
             )
+        if not detached:
+            self._guard = _end_with_us(self._process.pid)
         self._await_started(said_before, time.monotonic() + timeout)
 
     def stop(self, *, timeout: float = 20.0) -> None:
@@ -152,15 +155,14 @@ class KafkaBroker:
         try:
             self._process.wait(timeout)
         except subprocess.TimeoutExpired:
-            self.kill()
-        self._process = None
+            self._process.kill()
+        self._forget()
 
     def kill(self) -> None:
         """SIGKILL: the broker dies as in a power cut; `start()` then recovers its data."""
         if self._process is not None:
             self._process.kill()
-            self._process.wait()
-            self._process = None
+            self._forget()
 
     def restart(self) -> None:
         """Stop and start again on the same ports and data."""
@@ -268,6 +270,15 @@ class KafkaBroker:
                 )
             time.sleep(0.05)
 
+    def _forget(self) -> None:
+        if self._guard is not None:
+            self._guard.kill()
+            self._guard.communicate()
+            self._guard = None
+        if self._process is not None:
+            self._process.wait()
+            self._process = None
+
     def _said(self, since: int) -> str:
         with self.log_file.open("rb") as log:
             log.seek(since)
@@ -295,6 +306,12 @@ async def _create_topic(
             await asyncio.sleep(0.02)
     finally:
         await admin.close()
+
+
+def _end_with_us(pid: int) -> subprocess.Popen[bytes]:
+    """A shell that ends the broker when we are killed: the pipe to it breaks then."""
+    script = 'read -r _; kill -TERM "$0"; kill -CONT "$0"'
+    return subprocess.Popen(["sh", "-c", script, str(pid)], stdin=subprocess.PIPE)
 
 
 def _in_own_loop(work: Coroutine[Any, Any, None]) -> None:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 import ssl
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -83,6 +86,30 @@ def test_a_paused_broker_can_be_stopped() -> None:
             broker.pid  # noqa: B018 - reading it is the check
         assert (broker.folder / "data").is_dir()
     assert not broker.folder.exists()
+
+
+KILLED_WITH_A_BROKER = """
+import os, signal
+from tests.kafka.broker import KafkaBroker
+
+broker = KafkaBroker()
+broker.start()
+print(broker.pid, broker.folder, flush=True)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_a_broker_ends_with_the_process_that_started_it() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", KILLED_WITH_A_BROKER], stdout=subprocess.PIPE, text=True, check=False
+    )
+    pid, folder = done.stdout.split()
+    deadline = time.monotonic() + 20
+    while Path(f"/proc/{pid}").exists() and time.monotonic() < deadline:
+        time.sleep(0.1)
+    ended = not Path(f"/proc/{pid}").exists()
+    shutil.rmtree(folder)
+    assert ended
 
 
 def test_a_topic_is_never_made_twice_or_by_chance(

@@ -390,10 +390,10 @@ def _describe_instance_type_offerings(
 
 
 def _describe_spot_price_history(account: Account, region: str, parameters: Parameters) -> Result:
-    """Tell the price in force at StartTime and every later one, in no useful order."""
+    """Tell the price in force at StartTime and every later one, newest first."""
     start = parameters.get("StartTime", 0.0)
     wanted = parameters.get("InstanceTypes")
-    rows = []
+    rows: list[Result] = []
     for item in account.market.matching(f"{region}/*/spot"):
         if wanted is not None and item.key.instance_type not in wanted:
             continue
@@ -411,6 +411,7 @@ def _describe_spot_price_history(account: Account, region: str, parameters: Para
                         "Timestamp": since,
                     }
                 )
+    rows.sort(key=lambda row: float(row["Timestamp"]), reverse=True)
     page, token = _page(account, rows, parameters)
     return {"SpotPriceHistory": page, "NextToken": token}
 

@@ -198,7 +198,7 @@ def test_pausing_is_delivered_as_an_event() -> None:
         assert (await site.ask("/v1/pause", method="POST", json={"model": "phi-4"}))[0] == 400
 
     [batch] = serve(use).delivered
-    assert batch.events == (PauseRequested("phi-4", True, "an incident", 1_800_000_000.0),)  # noqa: FBT003  # positional by design of the event
+    assert batch.events == (PauseRequested("phi-4", True, "an incident", 1_800_000_000.0),)
 
 
 @pytest.mark.parametrize("token", [None, "", "wrong", TOKEN + "x", "\u00e4"])

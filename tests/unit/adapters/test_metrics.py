@@ -37,7 +37,7 @@ corald_price_age_seconds{provider} corald_event_loop_lag_seconds corald_store_er
 
 NOTES = (
     Note("event_applied", (("lag_seconds", 0.5), ("skew_seconds", 0.0), ("type", "demand"))),
-    Note("event_ignored", (("reason", "unknown-model"), ("type", "demand"))),
+    Note("event_ignored", (("count", 3), ("reason", "unknown-model"), ("type", "demand"))),
     Note("rejected", (("reason", "malformed-json"),)),
     Note(
         "launched",
@@ -55,7 +55,7 @@ NOTES = (
     ),
     Note("launch_unknown", (("market", "spot"), ("provider", "aws"), ("region", "r1"))),
     Note("replica_ready", (("model", "phi-4"), ("seconds", 300.0))),
-    Note("terminated", (("reason", "drained"),)),
+    Note("terminated", (("reason", "drained: not in the plan"),)),
     Note("drain_ended", (("seconds", 40.0),)),
     Note("interruption", (("handled", True), ("kind", "terminate"), ("seconds", 0.2))),
     Note(
@@ -124,6 +124,8 @@ def test_the_reference_page_lists_every_metric() -> None:
         ("corald_events_total", {"type": "demand", "result": "applied"}, 1),
         ("corald_events_total", {"type": "unknown", "result": "rejected"}, 1),
         ("corald_events_ignored_total", {"reason": "malformed-json"}, 1),
+        ("corald_events_ignored_total", {"reason": "unknown-model"}, 3),
+        ("corald_terminations_total", {"reason": "drained"}, 1),
         (
             "corald_launches_total",
             {

@@ -69,6 +69,16 @@ def test_the_watchdog_is_fed_at_half_its_interval(listener) -> None:
     assert [received() for _ in range(3)] == ["WATCHDOG=1"] * 3
 
 
+def test_a_listener_that_is_busy_or_gone_ends_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "notify"
+    notifier = Notifier(str(path), 1.0)
+    notifier.alive()
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as busy:
+        busy.bind(str(path))
+        for _ in range(2000):
+            notifier.alive()
+
+
 def test_work_that_does_not_move_is_not_called_alive(listener) -> None:
     address, received = listener
     notifier = Notifier(address, 30.0)

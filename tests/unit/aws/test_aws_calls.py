@@ -19,6 +19,7 @@ from corald.errors import (
     CredentialsRejectedError,
     InvalidRequestError,
     OutcomeUnknownError,
+    ThrottledError,
     TransientError,
 )
 from corald.market.faults import Call, Fault, FaultKind
@@ -84,14 +85,15 @@ def test_without_the_price_list_the_catalogues_price_counts_with_its_date(world)
 
 def test_the_newest_spot_price_of_each_zone_counts_by_zone_id(world):
     spot = replace(G6, market=Market.SPOT)
-    now = world.now()
-    for zone, usd in (("use1-az1", 0.11), ("use1-az2", 0.22)):
-        key = replace(spot, provider="aws", zone=zone)
-        world.market.set_price(key, 9.0, now - 60)
-        world.market.set_price(key, usd, now - 30)
-    found = prices(provider_of(world))
-    assert found[spot].usd_per_hour == 0.11
-    assert found[replace(spot, zone="use1-az2")].usd_per_hour == 0.22
+    provider = provider_of(world)  # its clock stands, so that it is told of all changes since
+    for usd in (9.0, 0.1):
+        world.fake.control("advance", seconds=60)
+        for extra, zone in enumerate(("use1-az1", "use1-az2")):
+            key = replace(spot, provider="aws", zone=zone)
+            world.market.set_price(key, usd + extra, world.now())
+    found = prices(provider)
+    assert found[spot].usd_per_hour == 0.1
+    assert found[replace(spot, zone="use1-az2")].usd_per_hour == 1.1
 
 
 def test_only_configured_zones_are_offered(world):
@@ -121,6 +123,13 @@ def test_what_ec2_receives_is_what_was_meant(world):
     assert sent["MetadataOptions"]["HttpPutResponseHopLimit"] == 1
     assert sent["BlockDeviceMappings"][0]["Ebs"]["VolumeSize"] == 300
     assert machine.details["tagged"] == ("instance,network-interface,spot-instances-request,volume")
+
+
+def test_a_launch_that_cannot_read_its_image_has_rented_nothing(world):
+    world.fail(Call.OFFERINGS, "Unavailable", times=None)
+    with pytest.raises(ThrottledError):
+        play(provider_of(world, volume_gib=300), lambda p: p.launch(make_request(world, G6)))
+    assert not world.ledger().calls(Call.LAUNCH)
 
 
 def test_a_create_is_sent_once_where_the_sdk_would_have_repeated_it(world):

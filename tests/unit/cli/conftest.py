@@ -11,6 +11,8 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from queue import Queue
+from threading import Thread
 
 import pytest
 
@@ -156,7 +158,8 @@ class Daemon:
         self.site = site
         self._notifications = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self._notifications.bind(str(site.home / "notify"))
-        self._notifications.settimeout(30)
+        self._messages: Queue[str] = Queue()
+        Thread(target=self._listen, daemon=True).start()
         self._log = site.home / "log"
         environment = os.environ | {
             "NOTIFY_SOCKET": str(site.home / "notify"),
@@ -171,9 +174,15 @@ class Daemon:
 
     def told(self, wanted: str) -> str:
         """Wait for a notification that begins with `wanted`."""
-        while not (message := self._notifications.recv(4096).decode()).startswith(wanted):
+        while not (message := self._messages.get(timeout=30)).startswith(wanted):
             pass
         return message
+
+    def _listen(self) -> None:
+        """Take every message at once, as systemd does."""
+        while message := self._notifications.recv(4096):
+            self._messages.put(message.decode())
+        self._notifications.close()
 
     def log(self) -> str:
         return self._log.read_text()
@@ -193,7 +202,8 @@ class Daemon:
         if self.process.poll() is None:
             self.process.kill()
         self.process.wait()
-        self._notifications.close()
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as ending:
+            ending.sendto(b"", str(self.site.home / "notify"))
 
 
 @pytest.fixture(scope="module")

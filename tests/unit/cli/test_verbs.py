@@ -50,7 +50,8 @@ def test_the_version_is_json_when_asked(corald) -> None:
 
 
 @pytest.mark.parametrize(
-    "arguments", [["nothing"], ["check", "--nothing"], ["explain", "model"], ["audit", "--limit", "0"]]
+    "arguments",
+    [["nothing"], ["check", "--nothing"], ["explain", "model"], ["audit", "--limit", "0"]],
 )
 def test_what_cannot_be_parsed_exits_64(corald, arguments: list[str]) -> None:
     code, out, error = corald(*arguments)
@@ -171,7 +172,9 @@ def test_templates_are_listed_and_shown(corald, site) -> None:
     )
     rows = json.loads(out)
     assert [row["template"]["throughput"] for row in rows] == [5.0, 2.0]
-    name = re.search(r"phi-4-14b/mixed/vllm/\S+", corald("templates", "list", "-c", str(site.config))[1])
+    name = re.search(
+        r"phi-4-14b/mixed/vllm/\S+", corald("templates", "list", "-c", str(site.config))[1]
+    )
     assert name
     code, out, _ = corald("templates", "show", name.group(), "-c", str(site.config))
     assert code == 0

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from pydantic import BaseModel
 
-from corald.config.checks import check_against_catalog
 from corald.config.faults import _model_in
+from corald.config.ground import check_against_catalog
 from corald.config.schema import ConfigFile
 from corald.config.settings import load_settings
 from corald.config.sources import presets

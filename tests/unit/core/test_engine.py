@@ -191,7 +191,7 @@ def test_a_machine_missing_from_early_listings_is_not_lost_and_not_replaced():
         cloud.decide()
     assert len(cloud.launched) == 1
     assert not next(iter(e.fleet.intents.values())).lost
-    cloud.now = T0 + 185.0
+    cloud.now = T0 + 191.0
     cloud.observe()
     assert next(iter(e.fleet.intents.values())).lost
     cloud.machines = hidden

@@ -29,19 +29,19 @@ def price(usd: float, *, at: float = T0, key: OfferingKey = SPOT, sequence: int 
 
 def held(*, created_at: float, key: OfferingKey = SPOT):
     (intent,) = running_world(1).engine.fleet.live_intents()
-    return replace(
-        intent, created_at=created_at, request=replace(intent.request, offering=key)
-    )
+    return replace(intent, created_at=created_at, request=replace(intent.request, offering=key))
 
 
 def supplies(known: Offers, intents=(), now: float = T0, rules: Rules = RULES, closed=frozenset()):
-    found = known.supplies(intents, now, rules, closed=closed, wanted=lambda _: True)
+    usable = {i.id for i in intents if i.usable}
+    found = known.supplies(intents, now, rules, usable=usable, closed=closed, wanted=lambda _: True)
     return {s.offering: s for s in found}
 
 
 def test_a_report_says_what_can_be_had_beyond_what_is_held():
     assert stock(5).obtainable(SPOT, [], T0, RULES) == 5
-    assert supplies(stock(5), [held(created_at=T0 - 60)])[SPOT].available == 6
+    found = supplies(stock(5), [held(created_at=T0 - 60)])[SPOT]
+    assert (found.available, found.obtainable) == (6, 5)
 
 
 def test_machines_asked_for_since_the_report_are_subtracted():
@@ -121,6 +121,24 @@ def test_after_a_stock_out_one_machine_is_tried():
     assert known.obtainable(SPOT, [held(created_at=T0 + 181)], T0 + 182, RULES) == 0
 
 
+def test_a_count_newer_than_the_stock_out_is_believed():
+    known = stock()
+    known.sold_out(SPOT, T0, RULES, None)
+    known.merge_capacity(capacity(50, at=T0 + 100))
+    assert known.obtainable(SPOT, [], T0 + 100, RULES) == 0
+    assert known.obtainable(SPOT, [], T0 + 181, RULES) == 1
+    known.merge_capacity(capacity(50, at=T0 + 190))
+    assert known.obtainable(SPOT, [], T0 + 190, RULES) == 50
+
+
+def test_a_stock_out_long_past_no_longer_limits_a_gang():
+    known = stock(None)
+    known.sold_out(SPOT, T0, RULES, None)
+    over = T0 + RULES.stockout_seconds + RULES.stockout_max_seconds
+    assert known.obtainable(SPOT, [], over - 1, RULES) == 1
+    assert known.obtainable(SPOT, [], over, RULES) == RULES.default_availability
+
+
 def test_a_success_ends_the_suspicion():
     known = stock()
     known.sold_out(SPOT, T0, RULES, None)
@@ -154,6 +172,12 @@ def test_a_reached_quota_blocks_its_whole_bucket_on_that_market_only():
     assert known.blocked(SPOT, T0 + RULES.quota_seconds) == ""
 
 
+def test_a_bucket_by_a_name_that_the_catalogue_does_not_know_blocks_the_family_too():
+    known = stock()
+    known.quota_reached(SPOT, "L-DB2E81BA", T0, RULES)
+    assert known.blocked(SPOT, T0)
+
+
 def test_a_quota_whose_bucket_the_cloud_does_not_name_blocks_the_family():
     known = stock()
     known.quota_reached(SPOT, "", T0, RULES)
@@ -182,9 +206,10 @@ def test_a_closed_provider_gives_no_new_machine_but_keeps_those_held():
     assert found[ON_DEMAND].available == 0
 
 
-def test_a_machine_that_is_leaving_is_held_but_not_available():
+def test_a_machine_that_may_not_be_used_is_held_but_not_available():
     leaver = replace(held(created_at=T0 - 1), departing="interrupted")
-    assert supplies(stock(0), [leaver])[SPOT].available == 0
+    found = supplies(stock(0), [leaver])[SPOT]
+    assert (found.available, found.obtainable) == (0, 0)
 
 
 def test_a_held_machine_that_nobody_offers_any_more_stays_a_supply_at_its_own_price():

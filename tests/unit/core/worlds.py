@@ -145,6 +145,7 @@ class Cloud:
         """Let every solve from now on answer with these choices."""
         self.target = choices
         self.engine._problem = None
+        self.engine._triggers.add("policy")
         self.decide()
 
     def advance(self, seconds: float) -> None:

@@ -120,6 +120,26 @@ def test_overrides_fix_the_average_and_the_last_match_holds():
         assert offer.available == (0 if dry else 3)
 
 
+def test_constant_supply_survives_interruptions():
+    clock = ManualClock()
+    provider = a_provider(
+        clock,
+        interruptions_per_hour=60,
+        capacity={"turnover_per_hour": 0, "overrides": {"*": 3}},
+    )
+    world = MarketWorld(provider.market, clock, "prod", lambda: provider)
+    spot = next(i.key for i in provider.market.matching("*/spot"))
+
+    async def play():
+        await provider.launch(make_request(world, spot))
+        await clock.advance(86_400)
+        await provider.list_instances()
+
+    asyncio.run(play())
+    assert provider.market.ledger.effects("terminated")
+    assert provider.market.stock(spot).obtainable == 3
+
+
 def test_a_restarted_provider_finds_its_machines_in_the_shared_market():
     clock = ManualClock()
     first = a_provider(clock)

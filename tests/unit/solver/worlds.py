@@ -1,4 +1,4 @@
-"""Random small worlds: a library, supplies in several zones and markets, demand, running replicas."""
+"""Random small worlds: a library, supplies in zones and markets, demand, running replicas."""
 
 from __future__ import annotations
 
@@ -123,7 +123,9 @@ def merged(running):
 def random_world(seed, *, rules=True, plenty=None, most_nodes=2):
     rng = random.Random(seed)
     models = MODELS[: rng.randint(1, 3)]
-    keys = [(m, p) for m in models for p in rng.choice([[Phase.MIXED], [Phase.PREFILL, Phase.DECODE]])]
+    keys = [
+        (m, p) for m in models for p in rng.choice([[Phase.MIXED], [Phase.PREFILL, Phase.DECODE]])
+    ]
     templates = [t for key in keys for t in random_templates(rng, *key, most_nodes)]
     zones = ["use-a", "use-b", "eur-a"][: rng.randint(1, 3)]
     supplies = tuple(random_supplies(rng, zones, plenty or rng.choice([3, 8, 30])))
@@ -131,6 +133,11 @@ def random_world(seed, *, rules=True, plenty=None, most_nodes=2):
         supplies = (supply("use-a", "L4", Market.ON_DEMAND, 1.0, 5),)
     left = [s.available for s in supplies]
     running = merged(random_running(rng, templates, supplies, left))
+    if rules and rng.random() < 0.3:
+        supplies = tuple(
+            replace(s, obtainable=rng.randint(0, most))
+            for s, most in zip(supplies, left, strict=True)
+        )
     rows = []
     for model, phase in keys:
         own = [t for t in templates if (t.model, t.phase) == (model, phase)]
@@ -147,6 +154,7 @@ def random_world(seed, *, rules=True, plenty=None, most_nodes=2):
         running=running,
         start_cost={name: rng.choice([0.0, 0.1, 0.3]) for name in CONFIGURATIONS},
         budget_usd_per_hour=budget,
+        new_usd_per_hour=rng.uniform(2.0, 20.0) if rules and rng.random() < 0.2 else None,
         gap=0.001,
     )
     return World(library_of(templates), problem)
@@ -168,3 +176,21 @@ def random_rules(rng, row, templates, supplies):
     if rng.random() < 0.05:
         row = replace(row, amount=0.0)
     return row
+
+
+def running_from(allocation):
+    """The replicas of a plan that was carried out."""
+    return merged(
+        RunningReplica(
+            template=choice.template,
+            model=choice.model,
+            phase=choice.phase,
+            zone=choice.zone,
+            nodes=choice.nodes,
+            offerings=choice.offerings,
+            throughput=choice.throughput,
+            count=1,
+        )
+        for choice in allocation.choices
+        for _ in range(choice.count)
+    )
