@@ -152,7 +152,7 @@ class World:
 
     def ready_instances(self) -> list[str]:
         """Machines of replicas that serve."""
-        fleet = self.engine.fleet
+        fleet = self.engine.state.fleet
         return [
             intent.instance
             for intent in fleet.live_intents()

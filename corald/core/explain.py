@@ -1,41 +1,41 @@
-"""Why a thing is as it is, from what the engine knows; plain values for people and JSON."""
+"""Why a thing is as it is, from what the state knows; plain values for people and JSON."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from corald.core.engine import Engine
 from corald.core.problem import permits
+from corald.core.state import ClusterState
 from corald.model.fleet import Intent
 from corald.model.market import OfferingKey
 
 
-def explain(engine: Engine, kind: str, name: str, now: float) -> Mapping[str, object] | None:
+def explain(state: ClusterState, kind: str, name: str, now: float) -> Mapping[str, object] | None:
     """Explain a `model`, `instance`, `offering` or `template`; None when it is unknown."""
     match kind:
         case "model":
-            return _model(engine, name, now)
+            return _model(state, name, now)
         case "instance":
-            return _instance(engine, name)
+            return _instance(state, name)
         case "offering":
-            return _offering(engine, name, now)
+            return _offering(state, name, now)
         case "template":
-            return _template(engine, name, now)
+            return _template(state, name, now)
         case _:
             return None
 
 
-def _model(engine: Engine, name: str, now: float) -> Mapping[str, object] | None:
-    policy = engine.policies.models.get(name)
+def _model(state: ClusterState, name: str, now: float) -> Mapping[str, object] | None:
+    policy = state.policies.models.get(name)
     if policy is None:
         return None
-    level = engine.demand.level(name)
-    report = engine.report
-    choices = [c for c in engine.target.choices if c.model == name] if engine.target else []
+    level = state.demand.level(name)
+    report = state.report
+    choices = [c for c in state.target.choices if c.model == name] if state.target else []
     return {
         "model": name,
         "demand_requests_per_second": level.request_rate if level else None,
-        "must_not_shrink": engine.hold_reason(name, now),
+        "must_not_shrink": state.hold_reason(name, now),
         "target": [
             {"template": c.template, "zone": str(c.zone), "count": c.count, "kept": c.kept}
             for c in choices
@@ -47,22 +47,22 @@ def _model(engine: Engine, name: str, now: float) -> Mapping[str, object] | None
         ],
         "offerings_out_of_bounds": [
             {"offering": str(m.offering), "reason": m.reason, "until": m.until}
-            for m in engine.offers.marks(now)
+            for m in state.offers.marks(now)
             if permits(policy, m.offering)
         ],
-        "refused_moves": [r for r in engine.execution.refused if name in r],
+        "refused_moves": [r for r in state.refused if name in r],
         "proven_gap": report.gap if report else None,
         "baselines_usd_per_hour": dict(report.baselines) if report else {},
         "messages": list(report.messages) if report else [],
     }
 
 
-def _instance(engine: Engine, name: str) -> Mapping[str, object] | None:
-    found = [i for i in engine.fleet.intents.values() if name in (i.instance, i.id)]
+def _instance(state: ClusterState, name: str) -> Mapping[str, object] | None:
+    found = [i for i in state.fleet.intents.values() if name in (i.instance, i.id)]
     if not found:
         return None
     intent: Intent = found[0]
-    replica = engine.fleet.replicas.get(intent.replica)
+    replica = state.fleet.replicas.get(intent.replica)
     return {
         "instance": intent.instance,
         "intent": intent.id,
@@ -78,49 +78,49 @@ def _instance(engine: Engine, name: str) -> Mapping[str, object] | None:
     }
 
 
-def _offering(engine: Engine, name: str, now: float) -> Mapping[str, object] | None:
-    key = next((k for k in engine.offers.offered if str(k) == name), None)
+def _offering(state: ClusterState, name: str, now: float) -> Mapping[str, object] | None:
+    key = next((k for k in state.offers.offered if str(k) == name), None)
     if key is None:
         return None
-    quote = engine.offers.quote(key)
-    held = [i for i in engine.fleet.live_intents() if i.request.offering == key]
+    quote = state.offers.quote(key)
+    held = [i for i in state.fleet.live_intents() if i.request.offering == key]
     return {
         "offering": name,
         "usd_per_hour": quote.offering.usd_per_hour if quote else None,
         "price_age_seconds": now - quote.priced_at if quote else None,
         "held": len(held),
-        "obtainable": engine.offers.obtainable(key, held, now, engine.policies.rules),
-        "out_of_bounds": _why_not(engine, key, now),
-        "permitted_for": [n for n, p in sorted(engine.policies.models.items()) if permits(p, key)],
+        "obtainable": state.offers.obtainable(key, held, now, state.policies.rules),
+        "out_of_bounds": _why_not(state, key, now),
+        "permitted_for": [n for n, p in sorted(state.policies.models.items()) if permits(p, key)],
         "chosen_for": sorted(
             {
                 c.model
-                for c in (engine.target.choices if engine.target else ())
+                for c in (state.target.choices if state.target else ())
                 if any(k == key for k, _ in c.offerings)
             }
         ),
     }
 
 
-def _why_not(engine: Engine, key: OfferingKey, now: float) -> str:
+def _why_not(state: ClusterState, key: OfferingKey, now: float) -> str:
     """The first rule that keeps an offering from being used; empty when none does."""
-    if key.provider in engine.providers.closed(now):
+    if key.provider in state.providers.closed(now):
         return f"provider {key.provider} is not ready"
-    if engine.offers.quote(key) is None:
+    if state.offers.quote(key) is None:
         return "no valid price"
-    blocked = engine.offers.blocked(key, now)
+    blocked = state.offers.blocked(key, now)
     if blocked:
         return blocked
-    if not any(permits(policy, key) for policy in engine.policies.models.values()):
+    if not any(permits(policy, key) for policy in state.policies.models.values()):
         return "no policy permits it"
     return ""
 
 
-def _template(engine: Engine, name: str, now: float) -> Mapping[str, object] | None:
-    template = engine.templates.template(name)
+def _template(state: ClusterState, name: str, now: float) -> Mapping[str, object] | None:
+    template = state.templates.template(name)
     if template is None:
         return None
-    replicas = [r for r in engine.fleet.replicas.values() if r.template.id == name]
+    replicas = [r for r in state.fleet.replicas.values() if r.template.id == name]
     return {
         "template": name,
         "throughput": template.throughput,
@@ -128,9 +128,9 @@ def _template(engine: Engine, name: str, now: float) -> Mapping[str, object] | N
             {"layers": s.layers, "tp": s.tp, "nodes": list(s.node_ordinals)}
             for s in template.stages
         ],
-        "circuit_open_until": engine.circuits.open_at(now).get(name),
+        "circuit_open_until": state.circuits.open_at(now).get(name),
         "replicas": len(replicas),
         "in_target": sum(
-            c.count for c in (engine.target.choices if engine.target else ()) if c.template == name
+            c.count for c in (state.target.choices if state.target else ()) if c.template == name
         ),
     }

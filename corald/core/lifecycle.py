@@ -30,6 +30,18 @@ class Lifecycle:
         for replica in list(self._fleet.replicas.values()):
             self._settle_replica(replica, now, rules)
 
+    def next_change(self, rules: Rules) -> float | None:
+        """When a replica's deadline comes."""
+        times = []
+        for replica in self._fleet.replicas.values():
+            if replica.state is ReplicaState.DRAINING and replica.drain_deadline is not None:
+                times.append(replica.drain_deadline)
+            elif replica.state is ReplicaState.STARTING:
+                whole = self._fleet.whole(replica)
+                wait = rules.ready_deadline_seconds if whole else rules.gang_hold_seconds
+                times.append((replica.starting_since or replica.created_at) + wait)
+        return min(times, default=None)
+
     def begin_drain(self, replica: Replica, now: float, *, reason: str, deadline: float) -> None:
         """Take a replica out of the routes and let it finish what it has."""
         self._fleet.put_replica(

@@ -44,18 +44,29 @@ class Orphan:
     asked_at: float | None = None
 
 
+Orphans = dict[tuple[str, str], Orphan]
+"""By (provider, instance id)."""
+
+
 class Observation:
     """Merges listings into the fleet."""
 
     def __init__(
-        self, *, cluster: str, fleet: Fleet, offers: Offers, templates: TemplateSource, notes: Notes
+        self,
+        *,
+        cluster: str,
+        fleet: Fleet,
+        offers: Offers,
+        templates: TemplateSource,
+        notes: Notes,
+        orphans: Orphans,
     ) -> None:
         self._cluster = cluster
         self._fleet = fleet
         self._offers = offers
         self._templates = templates
         self._notes = notes
-        self.orphans: dict[tuple[str, str], Orphan] = {}
+        self.orphans = orphans
 
     def merge(
         self, event: FleetObserved, rules: Rules, *, adopting: bool, calling: AbstractSet[str]

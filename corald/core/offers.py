@@ -52,6 +52,7 @@ class Offers:
         self._types: Mapping[str, InstanceType] = catalog.instance_types
         self._reports: dict[str, OfferingsObserved] = {}
         self._offered: dict[OfferingKey, Offering] = {}
+        """In order of their keys."""
         self._capacity = {c.offering: c for c in capacity}
         self._prices = {p.offering: p for p in prices}
         self._stock_outs: dict[OfferingKey, _StockOut] = {}
@@ -65,9 +66,8 @@ class Offers:
         before = {k: o for k, o in self._offered.items() if k.provider == report.provider}
         after = {o.key: o for o in report.offerings if o.usd_per_hour > 0}
         self._reports[report.provider] = report
-        self._offered = {
-            k: o for k, o in self._offered.items() if k.provider != report.provider
-        } | after
+        others = {k: o for k, o in self._offered.items() if k.provider != report.provider}
+        self._offered = dict(sorted((others | after).items()))
         return before != after
 
     def merge_capacity(self, event: CapacityObserved) -> bool:
@@ -195,7 +195,10 @@ class Offers:
         for intent in intents:
             by_offering.setdefault(intent.request.offering, []).append(intent)
         supplies = []
-        for key in sorted({k for k in self._offered if wanted(k)} | by_offering.keys()):
+        delisted = sorted(key for key in by_offering if key not in self._offered)
+        for key in [*self._offered, *delisted]:
+            if key not in by_offering and not wanted(key):
+                continue
             kind = self._types.get(key.instance_type)
             held = by_offering.get(key, [])
             quote = self.quote(key)
@@ -246,9 +249,9 @@ class Offers:
 
     @property
     def offered(self) -> tuple[OfferingKey, ...]:
-        return tuple(sorted(self._offered))
+        return tuple(self._offered)
 
-    def offers(self, key: OfferingKey) -> bool:
+    def sells(self, key: OfferingKey) -> bool:
         """Whether a provider lists the offering, or the catalogue knows that it is sold there."""
         if key in self._offered:
             return True
@@ -261,7 +264,7 @@ class Offers:
         """Some offering of a configuration in the zone and on the market of another one."""
         kinds = (k for k in self._types.values() if k.configuration == configuration)
         keys = (replace(near, instance_type=k.name) for k in kinds)
-        return min((key for key in keys if self.offers(key)), default=None)
+        return min((key for key in keys if self.sells(key)), default=None)
 
     def count(self, provider: str) -> int:
         return sum(1 for key in self._offered if key.provider == provider)

@@ -1,4 +1,4 @@
-"""The whole picture for people, metrics and routers: read from the engine, changing nothing."""
+"""The whole picture for people, metrics and routers: read from the state, changing nothing."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ from collections import Counter, defaultdict
 
 from corald.core.caps import committed_spend
 from corald.core.demand import requests_per_second
-from corald.core.engine import Engine
+from corald.core.execution import proposed_moves
 from corald.core.problem import offering_counts
+from corald.core.state import ClusterState
 from corald.model.fleet import InstanceState, Intent, IntentState, Replica, ReplicaState
 from corald.model.market import Market
 from corald.model.plan import Move, PlanRow
@@ -23,10 +24,10 @@ from corald.model.status import (
 from corald.model.templates import Phase
 
 
-def status_of(engine: Engine, now: float) -> Status:
+def status_of(state: ClusterState, now: float) -> Status:
     """Everything at this moment."""
-    rules = engine.policies.rules
-    live = engine.fleet.live_intents()
+    rules = state.policies.rules
+    live = state.fleet.live_intents()
     stuck = sum(
         i.state is IntentState.TERMINATING
         and now - (i.terminating_since or now) >= rules.stuck_terminating_seconds
@@ -34,45 +35,44 @@ def status_of(engine: Engine, now: float) -> Status:
     )
     return Status(
         at=now,
-        cluster=engine.policies.cluster,
-        synced=engine.synced,
-        waiting=engine.waiting,
-        paused=engine.execution.policies_in_force().rules.paused,
-        frozen=engine.execution.frozen(),
-        degraded=_degraded(engine, now, stuck),
+        cluster=state.policies.cluster,
+        synced=state.synced,
+        waiting=state.waiting,
+        paused=state.policies_in_force().rules.paused,
+        frozen=state.frozen,
+        degraded=_degraded(state, now, stuck),
         models=tuple(
-            _model_status(engine, policy, now)
-            for _, policy in sorted(engine.policies.models.items())
+            _model_status(state, policy, now) for _, policy in sorted(state.policies.models.items())
         ),
         replicas=tuple(
-            _replica_status(engine, replica, now)
-            for replica in sorted(engine.fleet.replicas.values(), key=lambda r: r.id)
+            _replica_status(state, replica, now)
+            for replica in sorted(state.fleet.replicas.values(), key=lambda r: r.id)
         ),
-        instances=tuple(_instance_status(engine, i, now) for i in sorted(live, key=lambda i: i.id)),
+        instances=tuple(_instance_status(state, i, now) for i in sorted(live, key=lambda i: i.id)),
         providers=tuple(
-            _provider_status(engine, name, now) for name in sorted(engine.providers.names)
+            _provider_status(state, name, now) for name in sorted(state.providers.names)
         ),
-        marks=engine.offers.marks(now),
+        marks=state.offers.marks(now),
         quota_blocked=tuple(
-            (region, market) for _, region, _, market in engine.offers.blocked_quotas(now)
+            (region, market) for _, region, _, market in state.offers.blocked_quotas(now)
         ),
-        open_circuits=tuple(sorted(engine.circuits.open_at(now))),
-        orphans=len(engine.observation.orphans),
+        open_circuits=tuple(sorted(state.circuits.open_at(now))),
+        orphans=len(state.orphans),
         stuck_terminating=stuck,
         usd_per_hour=sum(i.usd_per_hour for i in live),
         committed_usd_per_hour=committed_spend(live),
-        usd_today=engine.spend.today(now),
+        usd_today=state.spend.today(now),
         budget_usd_per_hour=rules.budget_usd_per_hour,
-        solve=engine.report,
-        plan_age_seconds=None if engine.solved_at is None else now - engine.solved_at,
+        solve=state.report,
+        plan_age_seconds=None if state.solved_at is None else now - state.solved_at,
     )
 
 
-def endpoints_of(engine: Engine) -> tuple[Endpoint, ...]:
+def endpoints_of(state: ClusterState) -> tuple[Endpoint, ...]:
     """Replicas that take requests now: ready, whole, and not about to lose a machine."""
     endpoints = []
-    for replica in sorted(engine.fleet.replicas.values(), key=lambda r: r.id):
-        nodes = engine.fleet.nodes_of(replica)
+    for replica in sorted(state.fleet.replicas.values(), key=lambda r: r.id):
+        nodes = state.fleet.nodes_of(replica)
         if replica.state is not ReplicaState.READY or nodes[0] is None or None in nodes:
             continue
         endpoints.append(
@@ -89,11 +89,11 @@ def endpoints_of(engine: Engine) -> tuple[Endpoint, ...]:
     return tuple(endpoints)
 
 
-def plan_rows(engine: Engine) -> tuple[PlanRow, ...]:
+def plan_rows(state: ClusterState) -> tuple[PlanRow, ...]:
     """What the present target adds, keeps and drains, against what exists."""
-    if engine.target is None:
+    if state.target is None:
         return ()
-    moves = engine.execution.proposed(engine.target)
+    moves = proposed_moves(state.target, state)
     rows: Counter[tuple[Move, str, Phase, str, object, str, str]] = Counter()
     prices: dict[tuple[Move, str, Phase, str, object, str, str], float] = defaultdict(float)
 
@@ -110,19 +110,19 @@ def plan_rows(engine: Engine) -> tuple[PlanRow, ...]:
             reason,
         )
         rows[key] += 1
-        prices[key] += sum(engine.offers.price_or_list(k)[0] * n for k, n in counts)
+        prices[key] += sum(state.offers.price_or_list(k)[0] * n for k, n in counts)
 
     removed = {m.replica.id: m.reason for m in moves.removes}
     called_back = {m.replica.id for m in moves.undrains}
     for start in moves.starts:
-        template = engine.templates.template(start.template)
+        template = state.templates.template(start.template)
         if template is not None:
             add(
                 Move.ADD,
                 Replica("", template, start.zone, start.offerings, (), 0.0),
                 "covers demand at least cost",
             )
-    for replica in engine.fleet.replicas.values():
+    for replica in state.fleet.replicas.values():
         leaving = replica.state in (ReplicaState.DRAINING, ReplicaState.RELEASING)
         if replica.id in removed:
             add(Move.DRAIN, replica, removed[replica.id])
@@ -147,68 +147,68 @@ def plan_rows(engine: Engine) -> tuple[PlanRow, ...]:
     )
 
 
-def _degraded(engine: Engine, now: float, stuck: int) -> tuple[str, ...]:
+def _degraded(state: ClusterState, now: float, stuck: int) -> tuple[str, ...]:
     """Short reasons why things are not as they should be."""
     reasons = []
-    if engine.solve_failure:
-        reasons.append(f"solver: {engine.solve_failure}")
-    if not engine.consumer.healthy:
-        reasons.append(f"events: {engine.consumer.detail}")
+    if state.solve_failure:
+        reasons.append(f"solver: {state.solve_failure}")
+    if not state.consumer.healthy:
+        reasons.append(f"events: {state.consumer.detail}")
     reasons.extend(
-        f"provider {name}: {engine.providers.message(name) or 'not listed yet'}"
-        for name in sorted(engine.providers.closed(now))
+        f"provider {name}: {state.providers.message(name) or 'not listed yet'}"
+        for name in sorted(state.providers.closed(now))
     )
     reasons.extend(
         f"{name}: demand is stale"
-        for name in sorted(engine.policies.models)
-        if engine.hold_reason(name, now) == "demand is stale"
+        for name in sorted(state.policies.models)
+        if state.hold_reason(name, now) == "demand is stale"
     )
-    reasons.extend(f"circuit open: {t}" for t in sorted(engine.circuits.open_at(now)))
-    if engine.report is not None:
+    reasons.extend(f"circuit open: {t}" for t in sorted(state.circuits.open_at(now)))
+    if state.report is not None:
         reasons.extend(
             f"{row.model} {row.phase}: {row.unmet:.4g} of {row.demanded:.4g} unmet"
-            for row in engine.report.rows
+            for row in state.report.rows
             if row.unmet > 1e-6 * max(1.0, row.demanded)
         )
     strange = Counter(
         i.request.offering.provider
-        for i in engine.fleet.live_intents()
-        if i.request.offering.provider not in engine.providers.names
+        for i in state.fleet.live_intents()
+        if i.request.offering.provider not in state.providers.names
     )
     reasons.extend(
         f"{count} machines at provider {name}, which is not configured"
         for name, count in sorted(strange.items())
     )
-    loose = sum(i.replica not in engine.fleet.replicas for i in engine.fleet.live_intents())
+    loose = sum(i.replica not in state.fleet.replicas for i in state.fleet.live_intents())
     if loose:
         reasons.append(f"{loose} adopted machines belong to no replica that is known")
-    ttl = engine.policies.rules.price_ttl_seconds
+    ttl = state.policies.rules.price_ttl_seconds
     reasons.extend(
         f"provider {name}: prices are stale"
-        for name in sorted(engine.providers.names)
-        if (engine.offers.price_age(name, now) or 0.0) > ttl
+        for name in sorted(state.providers.names)
+        if (state.offers.price_age(name, now) or 0.0) > ttl
     )
     if stuck:
         reasons.append(f"{stuck} machines are stuck terminating")
     return tuple(reasons)
 
 
-def _model_status(engine: Engine, policy: ModelPolicy, now: float) -> ModelStatus:
-    level = engine.demand.level(policy.model)
-    replicas = [r for r in engine.fleet.replicas.values() if r.template.model == policy.model]
-    ready = _capacity(engine, policy, replicas, (ReplicaState.READY,))
-    starting = _capacity(engine, policy, replicas, (ReplicaState.STARTING,))
+def _model_status(state: ClusterState, policy: ModelPolicy, now: float) -> ModelStatus:
+    level = state.demand.level(policy.model)
+    replicas = [r for r in state.fleet.replicas.values() if r.template.model == policy.model]
+    ready = _capacity(state, policy, replicas, (ReplicaState.READY,))
+    starting = _capacity(state, policy, replicas, (ReplicaState.STARTING,))
     demand = level.request_rate if level else 0.0
     by_market: dict[Market, float] = defaultdict(float)
     for replica in replicas:
-        for intent in engine.fleet.intents_of(replica.id):
+        for intent in state.fleet.intents_of(replica.id):
             by_market[intent.request.offering.market] += intent.usd_per_hour
     states = Counter(r.state for r in replicas)
     return ModelStatus(
         model=policy.model,
         demand=demand,
         demand_age_seconds=None if level is None else max(0.0, now - level.oldest_at),
-        stale=engine.hold_reason(policy.model, now) != "",
+        stale=state.hold_reason(policy.model, now) != "",
         capacity_ready=ready,
         capacity_starting=starting,
         unmet=max(0.0, demand - ready),
@@ -217,16 +217,19 @@ def _model_status(engine: Engine, policy: ModelPolicy, now: float) -> ModelStatu
         replicas_draining=states[ReplicaState.DRAINING] + states[ReplicaState.RELEASING],
         usd_per_hour=sum(by_market.values()),
         usd_per_hour_by_market=dict(by_market),
-        paused=policy.paused or policy.model in engine.paused_models,
-        messages=tuple(r for r in engine.execution.refused if policy.model in r),
+        paused=policy.paused or policy.model in state.paused_models,
+        messages=tuple(r for r in state.refused if policy.model in r),
     )
 
 
 def _capacity(
-    engine: Engine, policy: ModelPolicy, replicas: list[Replica], states: tuple[ReplicaState, ...]
+    state: ClusterState,
+    policy: ModelPolicy,
+    replicas: list[Replica],
+    states: tuple[ReplicaState, ...],
 ) -> float:
     """Requests/s that the replicas in these states carry: the scarcer phase decides."""
-    level = engine.demand.level(policy.model)
+    level = state.demand.level(policy.model)
     by_phase = {
         phase: sum(
             r.template.throughput
@@ -238,8 +241,8 @@ def _capacity(
     return min(requests_per_second(policy, level, p, t) for p, t in by_phase.items())
 
 
-def _replica_status(engine: Engine, replica: Replica, now: float) -> ReplicaStatus:
-    intents = engine.fleet.intents_of(replica.id)
+def _replica_status(state: ClusterState, replica: Replica, now: float) -> ReplicaStatus:
+    intents = state.fleet.intents_of(replica.id)
     return ReplicaStatus(
         id=replica.id,
         model=replica.template.model,
@@ -257,8 +260,8 @@ def _replica_status(engine: Engine, replica: Replica, now: float) -> ReplicaStat
     )
 
 
-def _instance_status(engine: Engine, intent: Intent, now: float) -> InstanceStatus:
-    replica = engine.fleet.replicas.get(intent.replica)
+def _instance_status(state: ClusterState, intent: Intent, now: float) -> InstanceStatus:
+    replica = state.fleet.replicas.get(intent.replica)
     serving = replica is not None and replica.state is ReplicaState.READY
     return InstanceStatus(
         intent=intent.id,
@@ -274,14 +277,14 @@ def _instance_status(engine: Engine, intent: Intent, now: float) -> InstanceStat
     )
 
 
-def _provider_status(engine: Engine, name: str, now: float) -> ProviderStatus:
-    book = engine.providers
+def _provider_status(state: ClusterState, name: str, now: float) -> ProviderStatus:
+    book = state.providers
     return ProviderStatus(
         name=name,
         synced=book.synced(name),
         frozen=book.frozen(name),
         message=book.message(name),
-        offerings=engine.offers.count(name),
+        offerings=state.offers.count(name),
         listing_age_seconds=book.listing_age(name, now),
-        price_age_seconds=engine.offers.price_age(name, now),
+        price_age_seconds=state.offers.price_age(name, now),
     )

@@ -7,7 +7,8 @@ controller runs in the daemon and in a simulation.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Coroutine, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import assert_never
 
@@ -25,6 +26,9 @@ from corald.runtime.actuator import Actuator
 from corald.runtime.gate import Gate
 from corald.runtime.observer import Intervals, Observer
 from corald.runtime.ports import EventSource, NoteSink, Readiness, ReplicaView, Solving, Store
+
+Taken = list[tuple[Batch, asyncio.Future[None] | None]]
+"""Batches, each with whoever waits until it is durable."""
 
 APPLY_SLICE = 500
 """Events applied between two turns of the event loop."""
@@ -55,11 +59,11 @@ class Controller:
         self._engine = parts.engine
         self._clock = parts.clock
         self._gate = Gate(
-            self._engine.policies.cluster,
-            caps=lambda: self._engine.execution.caps(self._clock.now()),
-            wanted=self._engine.execution.wants_call,
+            self._engine.state.policies.cluster,
+            caps=lambda: self._engine.state.caps(self._clock.now()),
+            wanted=self._engine.calls.wanted,
         )
-        self._gate.committed(self._engine.fleet.live_intents())
+        self._gate.committed(self._engine.state.fleet.live_intents())
         self._notes: list[Note] = []
         self._actuator = Actuator(
             parts.providers, clock=parts.clock, gate=self._gate, count=self._count_call
@@ -126,16 +130,16 @@ class Controller:
         await done
 
     def status(self) -> Status:
-        return status_of(self._engine, self._clock.now())
+        return status_of(self._engine.state, self._clock.now())
 
     def plan_rows(self) -> Sequence[PlanRow]:
-        return plan_rows(self._engine)
+        return plan_rows(self._engine.state)
 
     def routes(self) -> Routes:
         return self._routes
 
     def explain(self, kind: str, name: str) -> Mapping[str, object] | None:
-        return explain(self._engine, kind, name, self._clock.now())
+        return explain(self._engine.state, kind, name, self._clock.now())
 
     async def audit(self, limit: int) -> Sequence[Note]:
         return await self._parts.store.audit(limit)
@@ -153,10 +157,10 @@ class Controller:
             watcher.cancel()
         await self._drain_inbox()
 
-    async def _next_batches(self) -> list[tuple[Batch, asyncio.Future[None] | None]]:
+    async def _next_batches(self) -> Taken:
         """Wait for an event or for the engine's next deadline; take everything that is there."""
         pause = self._engine.next_wakeup(self._clock.now()) - self._clock.now()
-        taken = []
+        taken: Taken = []
         if pause > 0 or not self._inbox.empty():
             try:
                 async with asyncio.timeout(max(0.0, pause)):
@@ -167,11 +171,20 @@ class Controller:
             taken.append(self._inbox.get_nowait())
         return taken
 
-    async def _turn(self, taken: list[tuple[Batch, asyncio.Future[None] | None]]) -> None:
+    async def _turn(self, taken: Taken) -> None:
         """Apply, decide if due, make it durable, answer, act."""
-        try:
+        with self._answering(taken):
             instructions = await self._apply_and_commit([batch for batch, _ in taken])
+        for instruction in instructions:
+            self._carry_out(instruction)
+
+    @contextmanager
+    def _answering(self, taken: Taken) -> Iterator[None]:
+        """Tell whoever waits for a delivery that it is durable, or that it never will be."""
+        try:
+            yield
         except BaseException as error:
+            self._ended = True
             for _, done in taken:
                 if done is not None and not done.done():
                     done.set_exception(error) if isinstance(error, Exception) else done.cancel()
@@ -179,8 +192,6 @@ class Controller:
         for _, done in taken:
             if done is not None and not done.done():
                 done.set_result(None)
-        for instruction in instructions:
-            self._carry_out(instruction)
 
     async def _apply_and_commit(self, batches: list[Batch]) -> tuple[Instruction, ...]:
         applied = 0
@@ -213,9 +224,9 @@ class Controller:
         ]
         settings = changes.settings
         endpoints = self._routes.endpoints
-        if self._engine.fleet.revision != self._routed_revision:
-            self._routed_revision = self._engine.fleet.revision
-            endpoints = endpoints_of(self._engine)
+        if self._engine.state.fleet.revision != self._routed_revision:
+            self._routed_revision = self._engine.state.fleet.revision
+            endpoints = endpoints_of(self._engine.state)
         if endpoints != self._routes.endpoints:
             notes.append(self._publish_routes(endpoints, now))
             settings = (*settings, ("routes_version", str(self._routes.version)))
@@ -266,7 +277,7 @@ class Controller:
             self.emit(event)
 
     async def _run_solve(self, solve: Solve) -> None:
-        deadline = self._engine.policies.rules.solver_deadline_seconds
+        deadline = self._engine.state.policies.rules.solver_deadline_seconds
         self.emit(await self._parts.solving.solve(solve, deadline_seconds=deadline))
 
     async def _run_source(self, source: EventSource) -> None:
@@ -275,14 +286,14 @@ class Controller:
             await source.run(self.deliver)
         except asyncio.CancelledError:
             task = asyncio.current_task()
-            if task is not None and task.cancelling():
+            if self._ended or (task is not None and task.cancelling()):
                 raise
         raise RuntimeError(f"event source {source.name} ended")
 
     async def _watch_readiness(self) -> None:
         while True:
             await self._clock.sleep(self._parts.intervals.readiness)
-            fleet = self._engine.fleet
+            fleet = self._engine.state.fleet
             states = (ReplicaState.STARTING, ReplicaState.READY, ReplicaState.DRAINING)
             views = [
                 ReplicaView(r, tuple(fleet.intents_of(r.id)))
@@ -306,23 +317,21 @@ class Controller:
                     await asyncio.sleep(0)
         except TimeoutError:
             pass  # the intent is durable: the next start resolves it
-        batches = []
+        batches: Taken = []
         while not self._inbox.empty():
             batches.append(self._inbox.get_nowait())
         await self._record(batches)
         if self._bug is not None:
             raise self._bug
 
-    async def _record(self, taken: list[tuple[Batch, asyncio.Future[None] | None]]) -> None:
+    async def _record(self, taken: Taken) -> None:
         for batch, _ in taken:
             for event in batch.events:
                 self._engine.apply(event, self._clock.now())
         changes = self._with_inputs(self._engine.take_changes(), [batch for batch, _ in taken])
-        if not changes.empty:
-            await self._parts.store.commit(changes)
-        for _, done in taken:
-            if done is not None and not done.done():
-                done.set_result(None)
+        with self._answering(taken):
+            if not changes.empty:
+                await self._parts.store.commit(changes)
 
     def _refuse_waiting(self) -> None:
         """Answer whoever still waits for a delivery: it was not taken."""

@@ -48,11 +48,11 @@ async def plan_once(
         engine.apply(event, clock.now())
     solves = [i for i in engine.decide(clock.now()) if isinstance(i, Solve)]
     if not solves:
-        return PlannedOnce((), None, engine.waiting)
-    deadline = engine.policies.rules.solver_deadline_seconds
+        return PlannedOnce((), None, engine.state.waiting)
+    deadline = engine.state.policies.rules.solver_deadline_seconds
     answer = await solving.solve(solves[0], deadline_seconds=deadline)
     if isinstance(answer, SolveFailed):
         return PlannedOnce((), None, answer.message)
     if isinstance(answer, Solved):
         engine.apply(answer, clock.now())
-    return PlannedOnce(plan_rows(engine), engine.report, "")
+    return PlannedOnce(plan_rows(engine.state), engine.state.report, "")

@@ -30,7 +30,7 @@ from corald.model.state import Note
 from corald.plugin import Clock, ProviderContext, load_factory
 from corald.runtime.solving import InlineSolving
 from corald.simulation.clock import VirtualClock
-from corald.simulation.comparison import ComparingSolving
+from corald.simulation.comparison import ComparingSolving, Comparison
 from corald.simulation.demand import SECONDS_PER_DAY, demand_events, generate_day
 from corald.simulation.harness import Scene, World
 from corald.simulation.loop import VirtualTimeLoop
@@ -49,6 +49,8 @@ FRAMES_PER_SECOND = 2.0
 SOLVE_LATENCY_SECONDS = 1.0
 """Modelled; what a solve takes of wall time is kept short by the work limit."""
 WORK_LIMIT = 4
+MIN_DAY_SECONDS = 10.0
+COMPARE_EVERY_SECONDS = 1800.0
 KEPT_EVENTS = 10_000
 """Of the event log; the daemon reads on within a minute."""
 
@@ -69,12 +71,18 @@ class DemoOptions:
     directory: Path = Path("var/demo")
     """Templates are kept here; the state of a run is removed with its end."""
     seconds: float | None = None
-    """Of wall time; None: until interrupted."""
+    """Of wall time, once the templates are there; None: until interrupted."""
     day_seconds: float = 120.0
     """Wall time that one virtual day takes."""
     seed: int = 1
     port: int = 0
     """Of the dashboard; 0 takes a free one."""
+
+    def __post_init__(self) -> None:
+        if not MIN_DAY_SECONDS <= self.day_seconds < float("inf"):
+            raise ConfigError(
+                f"a demo day cannot take {self.day_seconds:g} s; {MIN_DAY_SECONDS:g} is the least"
+            )
 
 
 def seconds_from_environment(environment: Mapping[str, str] = os.environ) -> float | None:
@@ -98,7 +106,6 @@ def seconds_from_environment(environment: Mapping[str, str] = os.environ) -> flo
 def run_demo(options: DemoOptions, console: Console | None = None) -> int:
     """Run until the time is over or the user interrupts; prints a summary and answers 0."""
     console = console or Console()
-    end_at = None if options.seconds is None else time.monotonic() + options.seconds
     catalog = load_catalog()
     with Progress(console=console, transient=True) as bar:
         task = bar.add_task("building serving templates (kept for the next time)", visible=False)
@@ -108,6 +115,7 @@ def run_demo(options: DemoOptions, console: Console | None = None) -> int:
             lambda p: bar.update(task, total=p.steps, completed=p.steps_done, visible=True),
         )
     pace = SECONDS_PER_DAY / options.day_seconds
+    end_at = None if options.seconds is None else time.monotonic() + options.seconds
     options.directory.mkdir(parents=True, exist_ok=True)
     with (
         TemporaryDirectory(dir=options.directory, prefix="run-") as state,
@@ -144,7 +152,12 @@ class _Demo:
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, self.stopping.set)
         clock = VirtualClock(loop)
-        solving = ComparingSolving(_solver(self.library, clock), self.library)
+        solving = ComparingSolving(
+            _solver(self.library, clock),
+            Comparison(self.library, work_limit=WORK_LIMIT),
+            clock,
+            every_seconds=COMPARE_EVERY_SECONDS,
+        )
         world = World(
             Scene(
                 directory=state,
@@ -200,8 +213,7 @@ class _Demo:
 
     def _frame(self, world: World, solving: ComparingSolving) -> Frame:
         status = world.status()
-        planned = status.solve.usd_per_hour if status.solve else 0.0
-        costs = {RENTED: status.usd_per_hour, PLANNED: planned}
+        costs = {RENTED: status.usd_per_hour, PLANNED: solving.plan_usd_per_hour}
         costs |= {name: cost.usd_per_hour for name, cost in solving.costs.items()}
         self.costs.record(costs, at=status.at)
         short = frozenset(name for name, cost in solving.costs.items() if not cost.serves_all)

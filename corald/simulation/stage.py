@@ -86,7 +86,7 @@ CLOUDS: dict[str, dict[str, Any]] = {
 INTERVALS = Intervals(listing=60.0, offerings=300.0, readiness=30.0)
 
 RULES = Rules(
-    debounce_seconds=300.0,
+    debounce_seconds=180.0,
     resolve_every_seconds=1800.0,
     solver_gap=0.02,
     stale_demand_seconds=600.0,

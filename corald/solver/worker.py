@@ -19,7 +19,7 @@ import time
 from pathlib import Path
 from typing import BinaryIO
 
-from corald.errors import CoraldError
+from corald.errors import CoraldError, SolverError
 from corald.library import read_library
 from corald.solver.memory import SolverMemory
 from corald.solver.solve import solve
@@ -46,14 +46,19 @@ class Worker:
             self._answers.flush()
 
     def _read(self) -> None:
-        while (body := read_frame(self._requests)) is not None:
-            request = decode_request(body)
-            if request.problem is None:
-                self._cancelled = max(self._cancelled, request.number)
-            else:
-                self._queue.put(request)
-        # The parent is gone, and with it whoever wants an answer: do not finish a long solve.
-        os._exit(0)
+        code = 1
+        try:
+            while (body := read_frame(self._requests)) is not None:
+                request = decode_request(body)
+                if request.problem is None:
+                    self._cancelled = max(self._cancelled, request.number)
+                else:
+                    self._queue.put(request)
+            code = 0
+        except SolverError as error:
+            print(f"corald solver: {error}", file=sys.stderr, flush=True)  # noqa: T201 - no logging here
+        # The parent is gone or talks nonsense: nobody waits for a long solve to finish.
+        os._exit(code)
 
     def _answer(self, request: Request) -> Answer:
         def clock() -> float:

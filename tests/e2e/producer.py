@@ -1,8 +1,8 @@
-"""An independent producer: plays demand into Kafka and passes clouds' notices on as their bus does.
+"""An independent producer: plays demand into Kafka, and passes notices on as a cloud's bus does.
 
-It shares no code with the project. Orders come as JSON lines on standard input, and each is answered
-by one line on standard output: `levels` and `play` once they are in force, what else is sent once
-the broker has acknowledged it.
+It shares no code with the project. Orders come as JSON lines on standard input; each is answered by
+one line on standard output: `levels` and `play` once they are in force, what else is sent once the
+broker has acknowledged it.
 """
 
 from __future__ import annotations

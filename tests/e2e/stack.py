@@ -6,6 +6,7 @@ against a deadline.
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import json
 import os
@@ -17,11 +18,13 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from string import Template
 from typing import IO, Any, Self, TypeVar
+
+from aiokafka import AIOKafkaConsumer, TopicPartition
 
 from corald.market.ledger import Ledger
 from tests.e2e.library import MODELS, template_library
@@ -34,7 +37,7 @@ REPOSITORY = HERE.parents[1]
 ACCOUNT = "123456789012"
 REGION = "us-east-1"
 PROVIDER = "aws-main"
-POLL_SECONDS = 0.02
+POLL_SECONDS = 0.03
 PATIENCE_SECONDS = 30.0
 Level = tuple[float, float, float]
 """Requests/s, input tokens, output tokens."""
@@ -118,11 +121,11 @@ def environment() -> dict[str, str]:
 class Cloud:
     """The EC2 fake and its ledger."""
 
-    def __init__(self, folder: Path, *, boot_seconds: float = 0.5) -> None:
-        self._path = folder / "ledger.jsonl"
+    def __init__(self, folder: Path, *, name: str = "cloud", boot_seconds: float = 0.5) -> None:
+        self._path = folder / f"{name}.jsonl"
         command = ["-m", "corald_aws.fake", "--ledger", str(self._path)]
         command += ["--regions", REGION, "--supply", "20", "--boot-seconds", str(boot_seconds)]
-        self.program = Program("cloud", command, folder)
+        self.program = Program(name, command, folder)
         self.url = ""
 
     def start(self) -> None:
@@ -362,8 +365,18 @@ class Stack:
     def second_daemon(self, name: str, **changes: Any) -> Daemon:
         """Another daemon; it has the first one's state directory if that is not changed."""
         daemon = Daemon(self.folder, replace(self.daemon.settings, **changes), name)
-        self._more.append(daemon.program)
+        self.also(daemon.program)
         return daemon
+
+    def also(self, program: Program) -> None:
+        """Close this one too at the end."""
+        self._more.append(program)
+
+    def broker_ends(self) -> dict[str, int]:
+        """The end of each topic that holds anything, asked of the broker."""
+        settings = self.daemon.settings
+        topics = (settings.demand_topic, settings.availability_topic)
+        return asyncio.run(_ends(self.broker.bootstrap, topics))
 
     def serving(self, rates: Mapping[str, float]) -> None:
         """Ask for these requests/s, and wait until the daemon serves them with routes."""
@@ -392,13 +405,10 @@ class Stack:
             yield path.name, path.read_text()[-12_000:]
 
 
-@contextmanager
-def patient(what: str, within: float) -> Iterator[None]:
-    """Assert that the body takes at most so long."""
-    began = time.monotonic()
-    yield
-    took = time.monotonic() - began
-    assert took <= within, f"{what} took {took:.1f} s"
+async def _ends(bootstrap: str, topics: Sequence[str]) -> dict[str, int]:
+    async with AIOKafkaConsumer(bootstrap_servers=bootstrap) as consumer:
+        ends = await consumer.end_offsets([TopicPartition(topic, 0) for topic in topics])
+    return {where.topic: end for where, end in ends.items() if end}
 
 
 def _template(name: str) -> Template:

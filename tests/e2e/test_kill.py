@@ -121,14 +121,14 @@ KILLS = (
 
 
 @pytest.mark.timeout(240)
-def test_no_kill_leads_to_a_second_machine_or_to_one_that_is_forgotten(
-    make_stack, figure
-):
+def test_no_kill_leads_to_a_second_machine_or_to_one_that_is_forgotten(make_stack, figure):
     stack = make_stack(scale_down_delay="1s")
+    stack.daemon.start()
+    stack.serving({SINGLE: 1.0, PAIR: 0.1})
     for kill in KILLS:
-        _start(stack)
         _kill(stack, kill)
-    _start(stack)
+        stack.daemon.start()
+        until(stack.daemon.ready, "decisions are made")
     rates = {SINGLE: 8.0, PAIR: 0.7}
     stack.producer.levels(rates)
     until(lambda: stack.served(rates) and _settled(stack), "all is settled", 60.0)
@@ -139,12 +139,6 @@ def test_no_kill_leads_to_a_second_machine_or_to_one_that_is_forgotten(
     longest = max(orphan_seconds(ledger, stack.daemon.intents(), stack.daemon.notes()).values())
     figure("orphan_seconds_max", longest)
     assert longest <= ORPHAN_SECONDS
-
-
-def _start(stack: Stack) -> None:
-    stack.daemon.start()
-    if stack.daemon.offsets():  # before, it waits for demand
-        until(stack.daemon.ready, "decisions are made")
 
 
 def _kill(stack: Stack, kill: Kill) -> None:

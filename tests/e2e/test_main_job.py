@@ -90,7 +90,7 @@ def test_when_demand_falls_replicas_drain_and_end_after_the_delay(make_stack):
     stack.daemon.start()
     stack.serving(RATES)
     before = stack.cloud.ledger()
-    assert not calls(before)[-1].what == Call.TERMINATE
+    assert calls(before)[-1].what != Call.TERMINATE
     lower = {model: rate / 4 for model, rate in RATES.items()}
     fell_at = stack.producer.levels(lower)
 

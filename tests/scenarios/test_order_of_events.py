@@ -103,8 +103,8 @@ def outcome(log):
             wish.problem, LIBRARY, deadline=20.0, clock=lambda: 0.0, work_limit=20
         )
         engine.apply(Solved(wish.generation, allocation, replace(report, seconds=0.0), NOW), NOW)
-    rows = plan_rows(engine)
-    return durable(engine), instructions, engine.decide(NOW), rows, status_of(engine, NOW)
+    rows = plan_rows(engine.state)
+    return durable(engine), instructions, engine.decide(NOW), rows, status_of(engine.state, NOW)
 
 
 def durable(engine):

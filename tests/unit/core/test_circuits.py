@@ -71,3 +71,10 @@ def test_the_next_change_is_when_the_first_circuit_closes():
     assert circuits.next_change(T0) == T0 + 300
     assert circuits.next_change(T0 + 300) == T0 + 400
     assert circuits.next_change(T0 + 400) is None
+
+
+def test_failures_while_it_is_open_do_not_open_it_again():
+    circuits = opened()
+    for _ in range(4):
+        assert not circuits.failed("t", T0 + 1, RULES, at_once=True)
+    assert circuits.open_at(T0 + 1) == {"t": T0 + 300}

@@ -35,18 +35,18 @@ from corald.model.state import StoredState
 
 
 def ready_replicas(cloud: Cloud) -> int:
-    return sum(r.state is ReplicaState.READY for r in cloud.engine.fleet.replicas.values())
+    return sum(r.state is ReplicaState.READY for r in cloud.engine.state.fleet.replicas.values())
 
 
 def test_nothing_is_decided_before_a_provider_is_listed_and_demand_is_known():
     e = engine()
     assert e.decide(T0) == ()
-    assert e.waiting == "waiting for a provider to be listed"
+    assert e.state.waiting == "waiting for a provider to be listed"
     cloud = Cloud(e)
     e.apply(offers(), T0)
     cloud.observe()
     assert e.decide(T0) == ()
-    assert e.waiting == "waiting for demand"
+    assert e.state.waiting == "waiting for demand"
     e.apply(demand(10.0), T0)
     assert any(isinstance(i, Solve) for i in e.decide(T0))
 
@@ -91,7 +91,7 @@ def test_an_unknown_outcome_keeps_its_slot_and_is_asked_again_with_the_same_toke
     cloud.engine.apply(demand(10.0, sequence=2, at=cloud.now), cloud.now)
     cloud.decide()
     assert [launch.request for launch in cloud.launched] == [first.request] * 2
-    assert status_of(cloud.engine, cloud.now).committed_usd_per_hour == 1.0
+    assert status_of(cloud.engine.state, cloud.now).committed_usd_per_hour == 1.0
 
 
 def test_an_unknown_outcome_without_a_machine_is_disproven_by_two_complete_listings():
@@ -106,12 +106,12 @@ def test_an_unknown_outcome_without_a_machine_is_disproven_by_two_complete_listi
     for seconds in (200.0, 230.0):
         cloud.now = T0 + seconds
         cloud.observe()
-        assert not e.fleet.intents[intent].state.ended
+        assert not e.state.fleet.intents[intent].state.ended
     cloud.now = T0 + 300.0
     cloud.observe(complete=False)
-    assert not e.fleet.intents[intent].state.ended
+    assert not e.state.fleet.intents[intent].state.ended
     cloud.observe()
-    assert intent not in e.fleet.intents
+    assert intent not in e.state.fleet.intents
 
 
 def test_a_sold_out_offering_is_left_alone_until_its_mark_expires():
@@ -129,8 +129,8 @@ def test_a_sold_out_offering_is_left_alone_until_its_mark_expires():
     assert cloud.launched[1].request.offering == ON_DEMAND
     available = {s.offering: s.available for s in cloud.solves[-1].problem.supplies}
     assert available[SPOT] == 0
-    assert e.offers.obtainable(SPOT, [], T0 + 179, e.policies.rules) == 0
-    assert e.offers.obtainable(SPOT, [], T0 + 182, e.policies.rules) == 1
+    assert e.state.offers.obtainable(SPOT, [], T0 + 179, e.state.policies.rules) == 0
+    assert e.state.offers.obtainable(SPOT, [], T0 + 182, e.state.policies.rules) == 1
 
 
 def test_a_gang_keeps_its_machines_when_one_of_them_is_replaced():
@@ -148,11 +148,11 @@ def test_a_gang_keeps_its_machines_when_one_of_them_is_replaced():
         "n1", "sim", victim.id, InterruptionKind.TERMINATE, cloud.now + 120, cloud.now
     )
     e.apply(notice, cloud.now)
-    assert endpoints_of(e) == ()
+    assert endpoints_of(e.state) == ()
     assert e.next_wakeup(cloud.now) == cloud.now
     cloud.decide()
     assert [launch.request.offering for launch in cloud.launched] == [BIG, SPOT, SPOT]
-    assert len(e.fleet.replicas) == 1
+    assert len(e.state.fleet.replicas) == 1
     cloud.advance(300.0)
     assert ready_replicas(cloud) == 1
     assert cloud.terminated == [victim.id]
@@ -170,7 +170,7 @@ def test_a_notice_is_not_cancelled_by_a_listing_that_still_shows_the_machine_run
     cloud.now += 30
     cloud.observe()
     cloud.decide()
-    assert endpoints_of(cloud.engine) == ()
+    assert endpoints_of(cloud.engine.state) == ()
     assert machine.id not in cloud.terminated
     cloud.now += 81
     cloud.decide()
@@ -190,22 +190,22 @@ def test_a_machine_missing_from_early_listings_is_not_lost_and_not_replaced():
         cloud.observe()
         cloud.decide()
     assert len(cloud.launched) == 1
-    assert not next(iter(e.fleet.intents.values())).lost
+    assert not next(iter(e.state.fleet.intents.values())).lost
     cloud.now = T0 + 191.0
     cloud.observe()
-    assert next(iter(e.fleet.intents.values())).lost
+    assert next(iter(e.state.fleet.intents.values())).lost
     cloud.machines = hidden
     cloud.observe()
-    assert not next(iter(e.fleet.intents.values())).lost
+    assert not next(iter(e.state.fleet.intents.values())).lost
 
 
 def test_a_listing_asked_before_a_launch_was_confirmed_proves_nothing():
     cloud = running_world(1)
-    before = dict(cloud.engine.fleet.intents)
+    before = dict(cloud.engine.state.fleet.intents)
     cloud.machines, kept = {}, cloud.machines
     cloud.now -= 500
     cloud.observe()
-    assert {i: x.missing_since for i, x in cloud.engine.fleet.intents.items()} == {
+    assert {i: x.missing_since for i, x in cloud.engine.state.fleet.intents.items()} == {
         i: x.missing_since for i, x in before.items()
     }
     assert kept
@@ -218,9 +218,9 @@ def test_excess_replicas_drain_one_at_a_time_and_are_terminated_at_their_deadlin
     cloud.now += 601.0
     cloud.engine.apply(demand(10.0, sequence=6, at=cloud.now), cloud.now)
     cloud.aim(choice(1))
-    states = [r.state for r in cloud.engine.fleet.replicas.values()]
+    states = [r.state for r in cloud.engine.state.fleet.replicas.values()]
     assert states.count(ReplicaState.DRAINING) == 1
-    assert len(endpoints_of(cloud.engine)) == 2
+    assert len(endpoints_of(cloud.engine.state)) == 2
     assert cloud.terminated == []
     cloud.now += 600.0
     cloud.engine.apply(demand(10.0, sequence=7, at=cloud.now), cloud.now)
@@ -257,7 +257,7 @@ def test_a_budget_holds_even_while_replacements_overlap():
     cloud = running_world(2, budget_usd_per_hour=3.0)
     cloud.engine.apply(demand(90.0, sequence=5, at=cloud.now), cloud.now)
     cloud.aim(choice(9))
-    assert status_of(cloud.engine, cloud.now).committed_usd_per_hour <= 3.0
+    assert status_of(cloud.engine.state, cloud.now).committed_usd_per_hour <= 3.0
     assert len(cloud.launched) == 3
 
 
@@ -268,7 +268,7 @@ def test_max_replicas_is_never_passed_while_launches_are_pending():
         cloud.now += 30
         cloud.engine.apply(demand(90.0, sequence=sequence, at=cloud.now), cloud.now)
         cloud.aim(choice(3))
-    assert len(cloud.engine.fleet.replicas) == 3
+    assert len(cloud.engine.state.fleet.replicas) == 3
 
 
 def test_pausing_stops_launches_and_drains_until_resumed():
@@ -284,7 +284,7 @@ def test_pausing_stops_launches_and_drains_until_resumed():
 
 def test_a_model_whose_policy_is_removed_keeps_its_replicas_by_default():
     cloud = running_world(2)
-    rest = replace(cloud.engine.policies, models={"other": policy("other")})
+    rest = replace(cloud.engine.state.policies, models={"other": policy("other")})
     cloud.engine.apply(PoliciesChanged(rest, cloud.now), cloud.now)
     cloud.aim()
     cloud.advance(3600.0)
@@ -327,7 +327,7 @@ def test_machines_of_a_lost_store_are_adopted_and_none_is_terminated():
     e = engine(stored=StoredState(adopting=True))
     cloud = Cloud(e, now=old.now, machines=old.machines, target=(choice(2),))
     cloud.observe()
-    assert ("adopted", "1") in e.take_changes().settings or not e.adopting
+    assert ("adopted", "1") in e.take_changes().settings or not e.state.adopting
     e.apply(replace(offers(), at=cloud.now), cloud.now)
     cloud.advance(100.0)
     assert ready_replicas(cloud) == 2
@@ -349,11 +349,11 @@ def test_an_orphan_is_reported_and_terminated_only_if_policy_says_so(orphans):
     cloud.observe()
     cloud.now += 15
     cloud.observe()
-    assert status_of(cloud.engine, cloud.now).orphans == 1
+    assert status_of(cloud.engine.state, cloud.now).orphans == 1
     cloud.decide()
     assert cloud.terminated == (["i-orphan"] if orphans is OrphanPolicy.TERMINATE else [])
     cloud.observe()
-    assert status_of(cloud.engine, cloud.now).orphans == (orphans is OrphanPolicy.REPORT)
+    assert status_of(cloud.engine.state, cloud.now).orphans == (orphans is OrphanPolicy.REPORT)
 
 
 def test_terminating_is_asked_again_until_the_cloud_shows_that_it_happened():
@@ -372,8 +372,8 @@ def test_terminating_is_asked_again_until_the_cloud_shows_that_it_happened():
         cloud.observe()
         cloud.decide()
     assert len(cloud.terminated) >= 4
-    intent = next(i for i in cloud.engine.fleet.intents.values() if i.instance == machine.id)
+    intent = next(i for i in cloud.engine.state.fleet.intents.values() if i.instance == machine.id)
     assert intent.state is IntentState.TERMINATING
     cloud.machines[machine.id] = replace(machine, state=InstanceState.TERMINATED)
     cloud.observe()
-    assert cloud.engine.fleet.by_instance("sim", machine.id) is None
+    assert cloud.engine.state.fleet.by_instance("sim", machine.id) is None

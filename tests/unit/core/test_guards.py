@@ -45,10 +45,10 @@ OPEN = Caps(None, None, 0.0, 24.0)
 def situation(cloud: Cloud, **changes) -> Situation:
     base = Situation(
         now=cloud.now,
-        policies=cloud.engine.policies,
-        fleet=cloud.engine.fleet,
+        policies=cloud.engine.state.policies,
+        fleet=cloud.engine.state.fleet,
         caps=OPEN,
-        committed_usd_per_hour=float(len(cloud.engine.fleet.live_intents())),
+        committed_usd_per_hour=float(len(cloud.engine.state.fleet.live_intents())),
         price_of=lambda _: 1.0,
         blocked=lambda _: "",
         required={},
@@ -72,7 +72,7 @@ def starts(count: int) -> Moves:
 
 
 def replicas(cloud: Cloud) -> list[Replica]:
-    return list(cloud.engine.fleet.replicas.values())
+    return list(cloud.engine.state.fleet.replicas.values())
 
 
 def removes(cloud: Cloud, count: int | None = None) -> Moves:
@@ -90,7 +90,7 @@ def everything(cloud: Cloud) -> Moves:
 
 
 def put(cloud: Cloud, index: int, **changes) -> None:
-    cloud.engine.fleet.put_replica(replace(replicas(cloud)[index], **changes))
+    cloud.engine.state.fleet.put_replica(replace(replicas(cloud)[index], **changes))
 
 
 def empty_world(*models, **rules) -> Cloud:
@@ -310,7 +310,7 @@ def test_replicas_of_a_phase_that_is_given_up_go_when_their_successors_are_ready
         new = replace(template(), phase=phase, throughput=100.0)
         successor = replace(replicas(cloud)[0], id=f"new-{number}", template=new)
         assert not make_before_break(removes(cloud, 1), split).removes
-        cloud.engine.fleet.put_replica(successor)
+        cloud.engine.state.fleet.put_replica(successor)
     assert make_before_break(removes(cloud, 1), split).removes
 
 
@@ -385,3 +385,13 @@ def test_every_brake_on_starts_is_in_force(brake):
     cloud = running_world(3)
     assert len(guarded(starts(1), situation(cloud)).starts) == 1
     assert not guarded(starts(1), situation(cloud, **brake)).starts
+
+
+def test_a_broken_replica_does_not_serve_a_model_on_hold():
+    cloud = running_world(1)
+    put(cloud, 0, state=ReplicaState.STARTING)
+    held = situation(cloud, hold={"m": "demand is stale"}, required=required(10.0))
+    assert not held_models(starts(1), held).starts
+    (intent,) = cloud.engine.state.fleet.live_intents()
+    cloud.engine.state.fleet.put_intent(replace(intent, departing="interrupted"))
+    assert held_models(starts(1), held).starts

@@ -82,11 +82,11 @@ def fresh_demand(cloud: Cloud, rate: float, **changes) -> None:
 
 def restarted(cloud: Cloud, *, providers: frozenset[str] = frozenset({"sim"})) -> Engine:
     """An engine on what the fleet looks like now, as a store would give it back."""
-    fleet = cloud.engine.fleet
+    fleet = cloud.engine.state.fleet
     return Engine(
-        policies=cloud.engine.policies,
+        policies=cloud.engine.state.policies,
         catalog=catalog(),
-        templates=cloud.engine.templates,
+        templates=cloud.engine.state.templates,
         providers=providers,
         stored=StoredState(
             intents=tuple(fleet.live_intents()), replicas=tuple(fleet.replicas.values())
@@ -196,7 +196,7 @@ def test_a_repeated_call_that_was_not_made_proves_nothing_about_the_first(kind):
     cloud.decide()
     assert len(cloud.launched) == 2
     fail(cloud, launch, kind)
-    assert cloud.engine.fleet.intents[launch.intent].state is IntentState.UNKNOWN
+    assert cloud.engine.state.fleet.intents[launch.intent].state is IntentState.UNKNOWN
 
 
 def test_a_call_of_an_earlier_life_may_have_had_an_effect():
@@ -204,7 +204,7 @@ def test_a_call_of_an_earlier_life_may_have_had_an_effect():
     (launch,) = cloud.launched
     again = restarted(cloud)
     again.apply(LaunchFailed(launch.intent, FailureClass("blocked", "cap"), T0 + 1), T0 + 1)
-    assert again.fleet.intents[launch.intent].state is IntentState.UNKNOWN
+    assert again.state.fleet.intents[launch.intent].state is IntentState.UNKNOWN
 
 
 def test_a_late_error_does_not_end_a_machine_that_a_listing_has_shown():
@@ -217,7 +217,7 @@ def test_a_late_error_does_not_end_a_machine_that_a_listing_has_shown():
     cloud.now += 3
     cloud.observe()
     fail(cloud, launch, "insufficient-capacity")
-    intent = cloud.engine.fleet.intents[launch.intent]
+    intent = cloud.engine.state.fleet.intents[launch.intent]
     assert (intent.state, intent.instance) == (IntentState.LAUNCHED, "i-0")
 
 
@@ -230,10 +230,10 @@ def test_a_late_error_does_not_end_a_machine_that_is_being_given_back():
     cloud.machine(launch)
     cloud.now += 3
     cloud.observe()
-    (replica,) = cloud.engine.fleet.replicas.values()
+    (replica,) = cloud.engine.state.fleet.replicas.values()
     cloud.engine.lifecycle.release(replica, cloud.now, reason="test")
     fail(cloud, launch, "insufficient-capacity")
-    assert cloud.engine.fleet.intents[launch.intent].state is IntentState.TERMINATING
+    assert cloud.engine.state.fleet.intents[launch.intent].state is IntentState.TERMINATING
 
 
 def test_listings_disprove_nothing_while_a_call_is_under_way():
@@ -250,21 +250,21 @@ def test_listings_disprove_nothing_while_a_call_is_under_way():
     for seconds in (185, 250, 400):
         cloud.now = T0 + seconds
         cloud.observe()
-    assert not cloud.engine.fleet.intents[launch.intent].state.ended
+    assert not cloud.engine.state.fleet.intents[launch.intent].state.ended
     machine = cloud.machine(launch)
     cloud.engine.apply(Launched(launch.intent, machine, T0 + 401), T0 + 401)
-    assert cloud.engine.fleet.intents[launch.intent].instance == machine.id
+    assert cloud.engine.state.fleet.intents[launch.intent].instance == machine.id
 
 
 def test_a_released_launch_whose_call_still_waits_is_not_disproven():
     cloud = asked()
     (launch,) = cloud.launched
-    (replica,) = cloud.engine.fleet.replicas.values()
+    (replica,) = cloud.engine.state.fleet.replicas.values()
     cloud.engine.lifecycle.release(replica, T0 + 1, reason="test")
     for seconds in (200, 300, 400):
         cloud.now = T0 + seconds
         cloud.observe()
-    assert launch.intent in cloud.engine.fleet.intents
+    assert launch.intent in cloud.engine.state.fleet.intents
 
 
 def test_what_is_remembered_about_a_disproven_launch_is_forgotten():
@@ -274,17 +274,17 @@ def test_what_is_remembered_about_a_disproven_launch_is_forgotten():
     for seconds in (170, 250, 320):
         cloud.now = T0 + seconds
         cloud.observe()
-    assert launch.intent not in cloud.engine.fleet.intents
-    assert cloud.engine.execution._retry_at == {}
+    assert launch.intent not in cloud.engine.state.fleet.intents
+    assert cloud.engine.calls._retry_at == {}
 
 
 def test_an_answer_for_an_intent_that_nobody_knows_is_harmless():
     cloud = running_world(1)
-    before = dict(cloud.engine.fleet.intents)
+    before = dict(cloud.engine.state.fleet.intents)
     cloud.engine.apply(LaunchUnknown("test/m/r0-0/0/1", "late", cloud.now), cloud.now)
     error = FailureClass("insufficient-capacity", "late")
     cloud.engine.apply(LaunchFailed("test/m/r0-0/0/1", error, cloud.now), cloud.now)
-    assert dict(cloud.engine.fleet.intents) == before
+    assert dict(cloud.engine.state.fleet.intents) == before
 
 
 def test_a_gang_with_one_bad_image_opens_its_circuit_once():
@@ -292,7 +292,7 @@ def test_a_gang_with_one_bad_image_opens_its_circuit_once():
     cloud = asked(target=(choice(1, SPOT, SPOT, SPOT, SPOT, of=quad),), templates=Templates(quad))
     for launch in cloud.launched:
         fail(cloud, launch, "invalid-request")
-    assert cloud.engine.circuits.open_at(T0) == {quad.id: T0 + 300.0}
+    assert cloud.engine.state.circuits.open_at(T0) == {quad.id: T0 + 300.0}
 
 
 @pytest.mark.parametrize("kind", ["quota-exceeded", "instance-gone", "a-new-kind"])
@@ -320,8 +320,8 @@ def test_a_lost_machine_that_comes_back_after_its_repair_is_given_back():
     cloud.machines |= {f"{k}-back" if k in cloud.machines else k: v for k, v in hidden.items()}
     cloud.observe()
     cloud.decide()
-    (replica,) = cloud.engine.fleet.replicas.values()
-    assert cloud.engine.fleet.whole(replica)
+    (replica,) = cloud.engine.state.fleet.replicas.values()
+    assert cloud.engine.state.fleet.whole(replica)
     assert len(cloud.launched) == 2
     assert set(cloud.terminated) <= {machine.id}
 
@@ -345,22 +345,22 @@ def test_a_throttled_launch_is_not_asked_for_again_during_a_pause(model):
 
 def test_a_launch_is_wanted_until_its_replica_is_released_or_paused():
     cloud = asked()
-    execution, name = cloud.engine.execution, cloud.launched[0].intent
-    assert execution.wants_call(name)
+    calls, name = cloud.engine.calls, cloud.launched[0].intent
+    assert calls.wanted(name)
     pause = PauseRequested("", paused=True, reason="test", at=cloud.now)
     cloud.engine.apply(pause, cloud.now)
-    assert not execution.wants_call(name)
+    assert not calls.wanted(name)
     cloud.engine.apply(replace(pause, paused=False), cloud.now)
-    (replica,) = cloud.engine.fleet.replicas.values()
+    (replica,) = cloud.engine.state.fleet.replicas.values()
     cloud.engine.lifecycle.release(replica, cloud.now, reason="test")
-    assert not execution.wants_call(name)
-    assert not execution.wants_call("test/m/r0-0/0/1")
+    assert not calls.wanted(name)
+    assert not calls.wanted("test/m/r0-0/0/1")
 
 
 def test_machines_of_a_provider_that_is_not_configured_any_more_are_left_alone():
     cloud = running_world(1)
     again = restarted(cloud, providers=frozenset({"elsewhere"}))
-    (replica,) = again.fleet.replicas.values()
+    (replica,) = again.state.fleet.replicas.values()
     again.lifecycle.release(replica, cloud.now, reason="test")
     calls = [i for i in again.decide(cloud.now) if isinstance(i, Launch | Terminate)]
     assert calls == []
@@ -368,7 +368,7 @@ def test_machines_of_a_provider_that_is_not_configured_any_more_are_left_alone()
 
 def test_a_frozen_provider_is_not_asked_to_terminate():
     cloud = running_world(1)
-    (replica,) = cloud.engine.fleet.replicas.values()
+    (replica,) = cloud.engine.state.fleet.replicas.values()
     cloud.engine.lifecycle.release(replica, cloud.now, reason="test")
     denied = ProviderFailed("sim", "listing", "denied", credentials=True, at=cloud.now)
     cloud.engine.apply(denied, cloud.now)
@@ -424,7 +424,7 @@ def test_a_model_without_known_demand_does_not_grow():
                 answer = Solved(solve.generation, target, report(), cloud.now)
                 cloud.engine.apply(answer, cloud.now)
             cloud.engine.take_changes()
-    assert len([r for r in cloud.engine.fleet.replicas.values() if r.template.model == "m"]) == 2
+    assert len([r for r in cloud.engine.state.fleet.replicas.values() if r.template.model == "m"]) == 2
 
 
 def test_scarce_machines_go_to_the_model_that_comes_first():
@@ -448,9 +448,9 @@ def test_scarce_machines_go_to_the_model_that_comes_first():
         fresh_demand(cloud, 20.0)
         fresh_demand(cloud, 20.0, model="high", source="h")
         cloud.aim(choice(1), choice(2, of=high))
-        cloud.engine.report = report(SolveStatus.SCALED)
+        cloud.engine.state.report = report(SolveStatus.SCALED)
         cloud.advance(0.0)
-    states = [(r.template.model, r.state) for r in cloud.engine.fleet.replicas.values()]
+    states = [(r.template.model, r.state) for r in cloud.engine.state.fleet.replicas.values()]
     assert sorted(states) == [
         ("high", ReplicaState.READY),
         ("high", ReplicaState.READY),
@@ -462,7 +462,7 @@ def test_split_serving_is_ready_before_mixed_serving_ends():
     cloud = running_world(2)
     prefill = replace(template(), phase=Phase.PREFILL, throughput=1e5)
     decode = replace(template(), phase=Phase.DECODE, throughput=1e5)
-    cloud.engine.templates = Templates(template(), prefill, decode)
+    cloud.engine.state.templates = Templates(template(), prefill, decode)
     split = PoliciesChanged(policies(policy(serving=Serving.DISAGGREGATED)), cloud.now)
     cloud.engine.apply(split, cloud.now)
     fresh_demand(cloud, 20.0)
@@ -471,13 +471,13 @@ def test_split_serving_is_ready_before_mixed_serving_ends():
         cloud.now += 60
         fresh_demand(cloud, 20.0)
         cloud.decide()
-        mixed = [r for r in cloud.engine.fleet.replicas.values() if r.template.phase == "mixed"]
+        mixed = [r for r in cloud.engine.state.fleet.replicas.values() if r.template.phase == "mixed"]
         assert {r.state for r in mixed} == {ReplicaState.READY}
     for _ in range(60):
         cloud.advance(60.0)
         fresh_demand(cloud, 20.0)
         cloud.decide()
-    phases = {r.template.phase for r in cloud.engine.fleet.replicas.values()}
+    phases = {r.template.phase for r in cloud.engine.state.fleet.replicas.values()}
     assert phases == {Phase.PREFILL, Phase.DECODE}
 
 
@@ -543,26 +543,26 @@ def test_forgetting_one_silent_sample_does_not_take_the_sources_others_along():
     e.apply(demand(5.0, model="other", at=T0 + 900, sequence=2), T0 + 900)
     e.take_changes()
     e.decide(T0 + 1500)
-    assert e.demand.level("other") is not None
+    assert e.state.demand.level("other") is not None
     assert "s" not in e.take_changes().retired_sources
 
 
 def test_a_machine_that_ends_is_paid_until_it_is_seen_to_have_ended():
     cloud = running_world(1)
     cloud.decide()
-    before = cloud.engine.spend.total
+    before = cloud.engine.state.spend.total
     cloud.now += 250
     (name,) = cloud.machines
     cloud.machines[name] = replace(cloud.machines[name], state=InstanceState.TERMINATED)
     cloud.hold_launches = True
     cloud.observe()
     cloud.decide()
-    assert cloud.engine.spend.total - before == pytest.approx(0.4 * 250 / 3600)
+    assert cloud.engine.state.spend.total - before == pytest.approx(0.4 * 250 / 3600)
 
 
 def test_machines_are_paid_while_the_daemon_is_down():
     cloud = running_world(1)
-    fleet = cloud.engine.fleet
+    fleet = cloud.engine.state.fleet
     stored = StoredState(
         intents=tuple(fleet.live_intents()),
         replicas=tuple(fleet.replicas.values()),
@@ -571,13 +571,13 @@ def test_machines_are_paid_while_the_daemon_is_down():
     later = cloud.now + 3600
     again = engine(stored=stored)
     again.decide(later)
-    assert again.spend.total == pytest.approx(0.4)
+    assert again.state.spend.total == pytest.approx(0.4)
 
 
 def test_a_replica_name_is_never_given_twice_over_a_restart():
     cloud = running_world(1)
     cloud.engine.apply(demand(20.0, sequence=99, at=cloud.now), cloud.now)
-    cloud.engine.fleet.take_changes()
+    cloud.engine.state.fleet.take_changes()
     cloud.target = (choice(2),)
     cloud.now += 6
     settings: dict[str, str] = {}
@@ -592,5 +592,5 @@ def test_a_replica_name_is_never_given_twice_over_a_restart():
     again.observe()
     fresh_demand(again, 10.0)
     again.aim(choice(1))
-    (name,) = again.engine.fleet.replicas
-    assert name not in cloud.engine.fleet.replicas
+    (name,) = again.engine.state.fleet.replicas
+    assert name not in cloud.engine.state.fleet.replicas

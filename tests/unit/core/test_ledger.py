@@ -12,7 +12,7 @@ MIDNIGHT = 1_700_006_400.0  # 2023-11-15T00:00:00Z
 
 
 def machine(usd_per_hour: float):
-    (intent,) = running_world(1).engine.fleet.live_intents()
+    (intent,) = running_world(1).engine.state.fleet.live_intents()
     return replace(intent, usd_per_hour=usd_per_hour)
 
 
@@ -61,3 +61,10 @@ def test_the_hours_left_end_at_midnight_utc():
     ledger = SpendLedger((), MIDNIGHT)
     assert ledger.hours_left_today(MIDNIGHT) == 24.0
     assert ledger.hours_left_today(MIDNIGHT - 1800) == 0.5
+
+
+def test_every_day_of_a_long_downtime_is_stored():
+    ledger = SpendLedger((), MIDNIGHT)
+    ledger.accrue([machine(1.0)], MIDNIGHT + 5 * 86400)
+    rows = {s.day: s.usd for s in ledger.take_changes()}
+    assert [usd for usd in rows.values() if usd] == pytest.approx([24.0] * 5)

@@ -27,7 +27,7 @@ class Scene:
         cloud.engine.apply(demand(50.0), T0)
         cloud.aim(choice(1, BIG, SPOT, of=PAIR))
         cloud.observe()
-        source = cloud.engine.fleet
+        source = cloud.engine.state.fleet
         self.fleet = Fleet(source.live_intents(), source.replicas.values())
         self.circuits = Circuits()
         self.notes = Notes()
@@ -216,12 +216,12 @@ def test_what_ended_leaves_memory_with_the_changes_that_store_it(scene):
 
 def test_the_whole_life_of_a_replica_is_told():
     cloud = running_world(1)
-    cloud.engine.notes.take()
-    (replica,) = cloud.engine.fleet.replicas.values()
+    cloud.engine.state.notes.take()
+    (replica,) = cloud.engine.state.fleet.replicas.values()
     lifecycle = cloud.engine.lifecycle
     lifecycle.begin_drain(replica, cloud.now, reason="surplus", deadline=cloud.now + 60)
     lifecycle.settle(cloud.now + 60, RULES)
-    told = {note.event: note for note in cloud.engine.notes.take()}
+    told = {note.event: note for note in cloud.engine.state.notes.take()}
     assert told["drain_started"].field("reason") == "surplus"
     assert told["drain_ended"].field("seconds") == 60.0
     assert all(note.audit for note in told.values())

@@ -32,7 +32,7 @@ def listed(cloud: Cloud, seconds: float, *machines: Instance, complete: bool = T
 
 
 def only(cloud: Cloud) -> Intent:
-    (intent,) = cloud.engine.fleet.intents.values()
+    (intent,) = cloud.engine.state.fleet.intents.values()
     return intent
 
 
@@ -79,7 +79,7 @@ def test_absence_from_two_complete_listings_a_minute_apart_is_an_end():
     listed(cloud, 5059)
     assert not only(cloud).state.ended
     listed(cloud, 5060)
-    assert not cloud.engine.fleet.intents
+    assert not cloud.engine.state.fleet.intents
 
 
 def test_a_young_machine_is_not_declared_gone():
@@ -88,7 +88,7 @@ def test_a_young_machine_is_not_declared_gone():
     listed(cloud, 599)
     assert not only(cloud).state.ended
     listed(cloud, 601)
-    assert not cloud.engine.fleet.intents
+    assert not cloud.engine.state.fleet.intents
 
 
 def test_partial_listings_never_prove_absence():
@@ -143,7 +143,7 @@ def test_a_machine_that_the_cloud_stops_leaves_its_replica_and_is_given_back(sta
     (machine,) = cloud.machines.values()
     cloud.machines[machine.id] = replace(machine, state=state)
     cloud.observe()
-    assert endpoints_of(cloud.engine) == () or not only(cloud).usable
+    assert endpoints_of(cloud.engine.state) == () or not only(cloud).usable
     cloud.hold_launches = True
     cloud.decide()
     assert cloud.terminated == [machine.id]
@@ -154,7 +154,7 @@ def test_a_second_machine_with_the_tag_of_a_known_one_is_an_orphan():
     (machine,) = cloud.machines.values()
     cloud.machines["i-twin"] = replace(machine, id="i-twin", launched_at=cloud.now - 500)
     cloud.observe()
-    assert list(cloud.engine.observation.orphans) == [("sim", "i-twin")]
+    assert list(cloud.engine.state.orphans) == [("sim", "i-twin")]
     assert only(cloud).instance == machine.id
 
 
@@ -164,7 +164,7 @@ def test_a_machine_that_is_not_ours_is_not_looked_at(tag):
     tags = tuple((k, "someone" if k == tag else v) for k, v in stranger(cloud).tags)
     cloud.machines["i-foreign"] = stranger(cloud, id="i-foreign", tags=tags)
     cloud.observe()
-    assert not cloud.engine.observation.orphans
+    assert not cloud.engine.state.orphans
 
 
 def test_an_orphan_is_given_time_before_it_is_terminated():
@@ -183,7 +183,7 @@ def test_an_orphan_is_reported_once():
     cloud = running_world(1, orphans=OrphanPolicy.REPORT)
     cloud.machines["i-stranger"] = stranger(cloud, launched_at=cloud.now - 500)
     cloud.observe()
-    cloud.engine.notes.take()
+    cloud.engine.state.notes.take()
     told = []
     for _ in range(3):
         cloud.now += 60
@@ -198,9 +198,9 @@ def test_an_orphan_that_a_complete_listing_no_longer_shows_is_forgotten():
     cloud.observe()
     del cloud.machines["i-stranger"]
     cloud.observe(complete=False)
-    assert cloud.engine.observation.orphans
+    assert cloud.engine.state.orphans
     cloud.observe()
-    assert not cloud.engine.observation.orphans
+    assert not cloud.engine.state.orphans
 
 
 def adopting(machines: dict[str, Instance], now: float, **parts) -> Cloud:
@@ -211,8 +211,8 @@ def test_adoption_rebuilds_replicas_with_their_machines_and_prices():
     old = running_world(2)
     cloud = adopting(old.machines, old.now)
     cloud.observe()
-    before = old.engine.fleet
-    after = cloud.engine.fleet
+    before = old.engine.state.fleet
+    after = cloud.engine.state.fleet
     assert set(after.intents) == set(before.intents)
     assert set(after.replicas) == set(before.replicas)
     for replica in after.replicas.values():
@@ -233,16 +233,16 @@ def test_a_gang_is_adopted_whole():
     old.aim(choice(1, BIG, SPOT, of=PAIR))
     cloud = adopting(old.machines, T0 + 100, templates=Templates(PAIR))
     cloud.observe()
-    (replica,) = cloud.engine.fleet.replicas.values()
+    (replica,) = cloud.engine.state.fleet.replicas.values()
     assert replica.offerings == (BIG, SPOT)
-    assert cloud.engine.fleet.whole(replica)
+    assert cloud.engine.state.fleet.whole(replica)
 
 
 def test_adopted_machines_of_an_unknown_template_are_kept_and_counted():
     old = running_world(1)
     cloud = adopting(old.machines, old.now, templates=Templates(PAIR))
     cloud.observe()
-    assert not cloud.engine.fleet.replicas
+    assert not cloud.engine.state.fleet.replicas
     assert only(cloud).state is IntentState.LAUNCHED
     assert only(cloud).committed_usd_per_hour == 1.0
 
@@ -251,7 +251,7 @@ def test_nothing_is_given_back_while_adoption_waits_for_a_provider():
     old = running_world(2)
     cloud = adopting(old.machines, old.now)
     cloud.observe(complete=False)
-    assert cloud.engine.adopting
+    assert cloud.engine.state.adopting
     cloud.engine.apply(replace(offers(), at=cloud.now), cloud.now)
     cloud.engine.apply(demand(0.0, at=cloud.now), cloud.now)
     for _ in range(20):
@@ -259,7 +259,7 @@ def test_nothing_is_given_back_while_adoption_waits_for_a_provider():
         cloud.observe(complete=False)
         cloud.decide()
     assert cloud.terminated == []
-    assert {r.state for r in cloud.engine.fleet.replicas.values()} <= {
+    assert {r.state for r in cloud.engine.state.fleet.replicas.values()} <= {
         ReplicaState.STARTING,
         ReplicaState.READY,
     }
@@ -275,8 +275,8 @@ def test_adoption_ends_with_a_complete_listing_of_every_provider():
     cloud.machines["i-stranger"] = stranger(old)
     cloud.now += 15
     cloud.observe()
-    assert len(cloud.engine.fleet.intents) == 1
-    assert list(cloud.engine.observation.orphans) == [("sim", "i-stranger")]
+    assert len(cloud.engine.state.fleet.intents) == 1
+    assert list(cloud.engine.state.orphans) == [("sim", "i-stranger")]
 
 
 def test_a_machine_that_appears_for_a_replica_long_released_is_given_back():
@@ -288,10 +288,59 @@ def test_a_machine_that_appears_for_a_replica_long_released_is_given_back():
     cloud.aim(choice(1))
     (launch,) = cloud.launched
     e.apply(LaunchUnknown(launch.intent, "timed out", T0 + 1), T0 + 1)
-    (replica,) = e.fleet.replicas.values()
+    (replica,) = e.state.fleet.replicas.values()
     e.lifecycle.release(replica, T0 + 2, reason="test")
     machine = cloud.machine(launch)
     e.apply(Launched(launch.intent, machine, T0 + 30), T0 + 30)
     cloud.target, cloud.now = (), T0 + 31
     cloud.decide()
     assert cloud.terminated == [machine.id]
+
+
+def gang_machines() -> tuple[dict[str, Instance], float]:
+    old = Cloud(engine(templates=Templates(PAIR)))
+    old.engine.apply(offers(), T0)
+    old.observe()
+    old.engine.apply(demand(50.0), T0)
+    old.aim(choice(1, BIG, SPOT, of=PAIR))
+    return old.machines, T0 + 100
+
+
+def test_a_gang_that_shows_in_two_listings_is_adopted_whole():
+    machines, now = gang_machines()
+    some = {k: m for k, m in machines.items() if m.offering == SPOT}
+    cloud = adopting(some, now, templates=Templates(PAIR))
+    cloud.observe(complete=False)
+    cloud.machines, cloud.now = machines, now + 15
+    cloud.observe()
+    (replica,) = cloud.engine.state.fleet.replicas.values()
+    assert replica.offerings == (BIG, SPOT)
+    assert cloud.engine.state.fleet.whole(replica)
+
+
+@pytest.mark.parametrize("left", [SPOT, BIG])
+def test_an_adopted_gang_lacks_a_machine_of_the_right_configuration(left):
+    machines, now = gang_machines()
+    some = {k: m for k, m in machines.items() if m.offering == left}
+    cloud = adopting(some, now, templates=Templates(PAIR))
+    cloud.engine.apply(replace(offers(), at=now), now)
+    cloud.observe()
+    for replica in cloud.engine.state.fleet.replicas.values():
+        types = [key.instance_type for key in replica.offerings]
+        assert types == ["big", "small"]
+    cloud.engine.apply(demand(50.0, sequence=9, at=now), now)
+    cloud.aim(choice(1, BIG, SPOT, of=PAIR))
+    cloud.advance(60.0)
+    assert [r.state for r in cloud.engine.state.fleet.replicas.values()] == [ReplicaState.READY]
+
+
+def test_an_adopted_machine_without_an_intent_tag_is_no_orphan():
+    old = running_world(1)
+    (machine,) = old.machines.values()
+    tags = tuple((k, v) for k, v in machine.tags if k != "corald:intent")
+    cloud = adopting({machine.id: replace(machine, tags=tags)}, old.now)
+    cloud.observe()
+    cloud.now += 15
+    cloud.observe()
+    assert only(cloud).instance == machine.id
+    assert not cloud.engine.state.orphans

@@ -28,7 +28,7 @@ def price(usd: float, *, at: float = T0, key: OfferingKey = SPOT, sequence: int 
 
 
 def held(*, created_at: float, key: OfferingKey = SPOT):
-    (intent,) = running_world(1).engine.fleet.live_intents()
+    (intent,) = running_world(1).engine.state.fleet.live_intents()
     return replace(intent, created_at=created_at, request=replace(intent.request, offering=key))
 
 

@@ -33,7 +33,7 @@ def moves(cloud: Cloud, *choices, governs=lambda _: True) -> Moves:
     types = catalog().instance_types
     return plan_moves(
         Allocation(choices),
-        cloud.engine.fleet,
+        cloud.engine.state.fleet,
         governs=governs,
         configuration_of=lambda key: types[key.instance_type].configuration,
     )
@@ -52,7 +52,7 @@ def gang(shape, *keys) -> Cloud:
 
 def lose(cloud: Cloud, *keys) -> None:
     """Let the machines of these offerings leave their replica."""
-    fleet = cloud.engine.fleet
+    fleet = cloud.engine.state.fleet
     for key in keys:
         intent = next(i for i in fleet.live_intents() if i.request.offering == key and i.usable)
         fleet.put_intent(replace(intent, departing="interrupted"))
@@ -60,8 +60,8 @@ def lose(cloud: Cloud, *keys) -> None:
 
 def put(cloud: Cloud, index: int, **changes):
     """Change one of the fleet's replicas."""
-    replica = list(cloud.engine.fleet.replicas.values())[index]
-    cloud.engine.fleet.put_replica(replace(replica, **changes))
+    replica = list(cloud.engine.state.fleet.replicas.values())[index]
+    cloud.engine.state.fleet.put_replica(replace(replica, **changes))
     return replica.id
 
 
@@ -191,8 +191,8 @@ def test_all_holes_of_a_gang_are_filled_at_once():
 
 def test_a_lost_machine_leaves_a_hole():
     cloud = running_world(1)
-    (intent,) = cloud.engine.fleet.live_intents()
-    cloud.engine.fleet.put_intent(replace(intent, lost=True))
+    (intent,) = cloud.engine.state.fleet.live_intents()
+    cloud.engine.state.fleet.put_intent(replace(intent, lost=True))
     (repair,) = moves(cloud, choice(1)).repairs
     assert repair.holes == ((0, SPOT),)
 
@@ -208,8 +208,8 @@ def test_nodes_of_several_configurations_get_offerings_by_their_ordinal():
 
 def test_a_replica_that_the_cloud_advises_to_leave_is_replaced():
     cloud = running_world(1)
-    (intent,) = cloud.engine.fleet.live_intents()
-    cloud.engine.fleet.put_intent(replace(intent, advised=True))
+    (intent,) = cloud.engine.state.fleet.live_intents()
+    cloud.engine.state.fleet.put_intent(replace(intent, advised=True))
     found = moves(cloud, choice(1))
     assert (len(found.starts), len(found.removes)) == (1, 1)
 

@@ -31,15 +31,15 @@ from corald.model.templates import Phase
 def problem(cloud: Cloud, *, wants=None, rules=None, **changes) -> Problem:
     e = cloud.engine
     if rules is not None:
-        e.policies = rules
+        e.state.policies = rules
     arguments = {
-        "policies": rules or e.policies,
+        "policies": rules or e.state.policies,
         "wants": wants if wants is not None else {"m": Want({Phase.MIXED: 20.0}, 1)},
-        "offers": e.offers,
-        "fleet": e.fleet,
-        "caps": e.execution.caps(cloud.now),
+        "offers": e.state.offers,
+        "fleet": e.state.fleet,
+        "caps": e.state.caps(cloud.now),
         "library": "test-library",
-        "shapes": ShapeRules(e.templates),
+        "shapes": ShapeRules(e.state.templates),
         "open_circuits": frozenset(),
         "closed_providers": frozenset(),
         "now": cloud.now,
@@ -52,13 +52,13 @@ def available(found: Problem) -> dict:
 
 
 def leave(cloud: Cloud, index: int = 0) -> None:
-    intent = cloud.engine.fleet.live_intents()[index]
-    cloud.engine.fleet.put_intent(replace(intent, departing="interrupted"))
+    intent = cloud.engine.state.fleet.live_intents()[index]
+    cloud.engine.state.fleet.put_intent(replace(intent, departing="interrupted"))
 
 
 def put(cloud: Cloud, index: int, **changes) -> None:
-    replica = list(cloud.engine.fleet.replicas.values())[index]
-    cloud.engine.fleet.put_replica(replace(replica, **changes))
+    replica = list(cloud.engine.state.fleet.replicas.values())[index]
+    cloud.engine.state.fleet.put_replica(replace(replica, **changes))
 
 
 def test_equal_states_give_equal_problems_at_any_time():
@@ -69,7 +69,7 @@ def test_equal_states_give_equal_problems_at_any_time():
 
 def test_a_restart_gives_the_same_problem():
     cloud = running_world(2)
-    fleet = cloud.engine.fleet
+    fleet = cloud.engine.state.fleet
     again = Cloud(
         engine(
             stored=StoredState(
@@ -128,8 +128,8 @@ def test_starting_and_draining_replicas_may_stay_and_released_ones_may_not(state
 def test_a_replica_with_a_hole_or_an_advised_machine_may_not_stay_as_it_is():
     cloud = running_world(3)
     leave(cloud)
-    intent = cloud.engine.fleet.live_intents()[1]
-    cloud.engine.fleet.put_intent(replace(intent, advised=True))
+    intent = cloud.engine.state.fleet.live_intents()[1]
+    cloud.engine.state.fleet.put_intent(replace(intent, advised=True))
     (item,) = problem(cloud).running
     assert item.count == 1
 

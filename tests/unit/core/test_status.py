@@ -39,12 +39,12 @@ PAIR = template((("4xL4", 1), ("L4", 1)), rate=50.0)
 
 
 def put(cloud: Cloud, index: int, **changes) -> None:
-    replica = list(cloud.engine.fleet.replicas.values())[index]
-    cloud.engine.fleet.put_replica(replace(replica, **changes))
+    replica = list(cloud.engine.state.fleet.replicas.values())[index]
+    cloud.engine.state.fleet.put_replica(replace(replica, **changes))
 
 
 def model_of(cloud: Cloud, name: str = "m"):
-    return next(m for m in status_of(cloud.engine, cloud.now).models if m.model == name)
+    return next(m for m in status_of(cloud.engine.state, cloud.now).models if m.model == name)
 
 
 def test_a_model_shows_demand_capacity_and_cost():
@@ -78,7 +78,7 @@ def test_the_scarcer_phase_decides_what_split_serving_can_carry():
 
 
 def test_cost_and_commitment_are_told_apart():
-    status = status_of((cloud := running_world(2)).engine, cloud.now)
+    status = status_of((cloud := running_world(2)).engine.state, cloud.now)
     assert status.usd_per_hour == pytest.approx(0.8)
     assert status.committed_usd_per_hour == pytest.approx(2.0)
 
@@ -92,13 +92,13 @@ def test_a_model_nobody_reported_has_no_age():
 def test_what_is_wrong_is_named():
     cloud = running_world(1)
     e = cloud.engine
-    assert status_of(e, T0 + 1150).degraded == ()
+    assert status_of(e.state, T0 + 1150).degraded == ()
     e.apply(ConsumerHealth(healthy=False, detail="broker away", at=cloud.now), cloud.now)
     e.apply(ProviderFailed("sim", "listing", "denied", credentials=True, at=cloud.now), cloud.now)
-    degraded = status_of(e, cloud.now).degraded
+    degraded = status_of(e.state, cloud.now).degraded
     assert "events: broker away" in degraded
     assert "provider sim: listing: denied" in degraded
-    assert status_of(e, cloud.now).providers[0].frozen
+    assert status_of(e.state, cloud.now).providers[0].frozen
 
 
 def test_a_failed_solve_degrades_until_one_succeeds():
@@ -108,12 +108,12 @@ def test_a_failed_solve_degrades_until_one_succeeds():
     cloud.now += 6
     (solve,) = [i for i in e.decide(cloud.now) if isinstance(i, Solve)]
     e.apply(SolveFailed(solve.generation, "crashed", cloud.now), cloud.now)
-    assert "solver: crashed" in status_of(e, cloud.now).degraded
+    assert "solver: crashed" in status_of(e.state, cloud.now).degraded
     cloud.now += 6
     (again,) = [i for i in e.decide(cloud.now) if isinstance(i, Solve)]
     unmet = replace(report(), rows=(RowOutcome("m", Phase.MIXED, 30.0, 10.0),))
     e.apply(Solved(again.generation, Allocation((choice(1),)), unmet, cloud.now), cloud.now)
-    assert [d for d in status_of(e, cloud.now).degraded if "demand is stale" not in d] == [
+    assert [d for d in status_of(e.state, cloud.now).degraded if "demand is stale" not in d] == [
         "m mixed: 20 of 30 unmet"
     ]
 
@@ -131,21 +131,21 @@ def test_marks_quotas_and_circuits_are_shown_while_they_last():
     ):
         error = FailureClass(kind, "x", bucket="G" if kind == "quota-exceeded" else "")
         e.apply(LaunchFailed(launch.intent, error, cloud.now), cloud.now)
-    status = status_of(e, cloud.now)
+    status = status_of(e.state, cloud.now)
     assert [m.offering for m in status.marks] == [SPOT]
     assert status.quota_blocked == (("r1", Market.SPOT),)
     assert status.open_circuits == (template().id,)
-    later = status_of(e, cloud.now + 3600)
+    later = status_of(e.state, cloud.now + 3600)
     assert (later.marks, later.quota_blocked, later.open_circuits) == ((), (), ())
 
 
 def test_a_machine_that_does_not_go_is_counted_as_stuck():
     cloud = running_world(1)
-    (intent,) = cloud.engine.fleet.live_intents()
+    (intent,) = cloud.engine.state.fleet.live_intents()
     gone = replace(intent, state=IntentState.TERMINATING, terminating_since=cloud.now)
-    cloud.engine.fleet.put_intent(gone)
-    assert status_of(cloud.engine, cloud.now + 899).stuck_terminating == 0
-    late = status_of(cloud.engine, cloud.now + 900)
+    cloud.engine.state.fleet.put_intent(gone)
+    assert status_of(cloud.engine.state, cloud.now + 899).stuck_terminating == 0
+    late = status_of(cloud.engine.state, cloud.now + 900)
     assert late.stuck_terminating == 1
     assert "1 machines are stuck terminating" in late.degraded
 
@@ -156,14 +156,14 @@ def test_a_pause_of_everything_and_of_one_model_are_shown():
     cloud.engine.apply(pause, cloud.now)
     assert [model_of(cloud).paused, model_of(cloud, "other").paused] == [False, True]
     cloud.engine.apply(replace(pause, model=""), cloud.now)
-    assert status_of(cloud.engine, cloud.now).paused
+    assert status_of(cloud.engine.state, cloud.now).paused
 
 
 def test_an_instance_is_ready_only_while_its_replica_serves():
     cloud = running_world(1)
-    assert [i.ready for i in status_of(cloud.engine, cloud.now).instances] == [True]
+    assert [i.ready for i in status_of(cloud.engine.state, cloud.now).instances] == [True]
     put(cloud, 0, state=ReplicaState.DRAINING)
-    assert [i.ready for i in status_of(cloud.engine, cloud.now).instances] == [False]
+    assert [i.ready for i in status_of(cloud.engine.state, cloud.now).instances] == [False]
 
 
 def gang() -> Cloud:
@@ -177,9 +177,9 @@ def gang() -> Cloud:
 
 def test_an_endpoint_is_the_head_node_weighted_by_throughput():
     cloud = gang()
-    assert endpoints_of(cloud.engine) == ()
+    assert endpoints_of(cloud.engine.state) == ()
     cloud.advance(200.0)
-    (endpoint,) = endpoints_of(cloud.engine)
+    (endpoint,) = endpoints_of(cloud.engine.state)
     assert (endpoint.address, endpoint.weight) == ("10.0.0.1", 50.0)
     assert (endpoint.region, endpoint.zone, endpoint.phase) == ("r1", "r1-a", Phase.MIXED)
 
@@ -188,24 +188,24 @@ def test_an_endpoint_is_the_head_node_weighted_by_throughput():
 def test_a_gang_that_is_about_to_lose_a_machine_takes_no_requests(ordinal):
     cloud = gang()
     cloud.advance(200.0)
-    intent = next(i for i in cloud.engine.fleet.live_intents() if i.ordinal == ordinal)
-    cloud.engine.fleet.put_intent(replace(intent, departing="interrupted"))
-    assert endpoints_of(cloud.engine) == ()
+    intent = next(i for i in cloud.engine.state.fleet.live_intents() if i.ordinal == ordinal)
+    cloud.engine.state.fleet.put_intent(replace(intent, departing="interrupted"))
+    assert endpoints_of(cloud.engine.state) == ()
 
 
 @pytest.mark.parametrize("state", [s for s in ReplicaState if s is not ReplicaState.READY])
 def test_only_a_ready_replica_takes_requests(state):
     cloud = running_world(1)
     put(cloud, 0, state=state)
-    assert endpoints_of(cloud.engine) == ()
+    assert endpoints_of(cloud.engine.state) == ()
 
 
 def test_the_plan_shows_what_is_added_kept_and_drained():
     cloud = running_world(3)
     put(cloud, 0, state=ReplicaState.DRAINING, reason="surplus")
-    cloud.engine.target = Allocation((choice(1), choice(2, BIG, of=template((("4xL4", 1),)))))
-    cloud.engine.templates = Templates(template(), template((("4xL4", 1),)))
-    rows = plan_rows(cloud.engine)
+    cloud.engine.state.target = Allocation((choice(1), choice(2, BIG, of=template((("4xL4", 1),)))))
+    cloud.engine.state.templates = Templates(template(), template((("4xL4", 1),)))
+    rows = plan_rows(cloud.engine.state)
     assert [r.move for r in rows] == [Move.ADD, Move.KEEP, Move.DRAIN, Move.DRAIN]
     assert {(r.shape, r.count, r.reason) for r in rows} == {
         ("1x4xL4", 2, "covers demand at least cost"),
@@ -217,4 +217,20 @@ def test_the_plan_shows_what_is_added_kept_and_drained():
 
 
 def test_before_the_first_plan_there_is_none_to_show():
-    assert plan_rows(engine()) == ()
+    assert plan_rows(engine().state) == ()
+
+
+def test_the_plan_shows_a_drain_that_is_called_off_as_kept():
+    cloud = running_world(1)
+    put(cloud, 0, state=ReplicaState.DRAINING, reason="surplus")
+    cloud.engine.state.target = Allocation((choice(1),))
+    assert [r.move for r in plan_rows(cloud.engine.state)] == [Move.KEEP]
+
+
+def test_the_plan_does_not_show_an_old_reason_for_a_new_removal():
+    cloud = running_world(1)
+    put(cloud, 0, reason="drain called off")
+    cloud.engine.state.target = Allocation(())
+    assert [(r.move, r.reason) for r in plan_rows(cloud.engine.state)] == [
+        (Move.DRAIN, "not in the plan")
+    ]

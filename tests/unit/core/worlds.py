@@ -144,15 +144,15 @@ class Cloud:
     def aim(self, *choices: Choice) -> None:
         """Let every solve from now on answer with these choices."""
         self.target = choices
-        self.engine._problem = None
-        self.engine._triggers.add("policy")
+        self.engine.state.agenda._problem = None
+        self.engine.state.agenda._triggers.add("policy")
         self.decide()
 
     def advance(self, seconds: float) -> None:
         """Let time pass, list the machines, and make loaded replicas ready."""
         self.now += seconds
         self.observe()
-        for replica in list(self.engine.fleet.replicas.values()):
+        for replica in list(self.engine.state.fleet.replicas.values()):
             if replica.state is ReplicaState.STARTING:
                 self.engine.apply(ReplicaReady(replica.id, self.now), self.now)
         self.decide()

@@ -42,7 +42,7 @@ class Scene(Rig):
 
     def intent(self, attempt: int = 1, *, durable: bool = True) -> Launch:
         """A launch of an intent of its own, written ahead unless a test says otherwise."""
-        (intent,) = running_world(1).engine.fleet.live_intents()
+        (intent,) = running_world(1).engine.state.fleet.live_intents()
         request = replace(intent.request, token=f"t-{attempt}", name=f"n-{attempt}")
         intent = replace(intent, id=f"{intent.id}{attempt}", request=request, instance=None)
         if durable:

@@ -7,8 +7,9 @@ import pytest
 
 from corald.errors import InsufficientCapacityError, OutcomeUnknownError, StoreError
 from corald.market.faults import Call
-from corald.model.events import Batch, ConsumerHealth, Offset, Reject
+from corald.model.events import Batch, ConsumerHealth, Offset, PauseRequested, Reject
 from corald.model.fleet import IntentState
+from corald.model.problem import Allocation
 from corald.model.state import Note
 from corald.runtime.ports import Deliver
 from corald.testing.scripted import Delay, Fail
@@ -385,6 +386,118 @@ def test_what_was_noted_last_is_shown_first():
         await rig.serve(choice(1))
         (newest,) = await rig.controller.audit(1)
         assert newest.event == "replica_ready"
+        await rig.stop()
+
+    play(act)
+
+
+def test_delivering_after_the_end_is_refused():
+    async def act():
+        rig = Rig()
+        await rig.start()
+        await rig.stop()
+        with pytest.raises(StoreError):
+            await rig.say(10.0)
+
+    play(act)
+
+
+def test_whoever_waits_behind_a_failed_commit_is_told_too():
+    async def act():
+        rig = Rig()
+        await rig.start()
+        await asyncio.sleep(1.0)
+        rig.store.seconds, rig.store.broken = 1.0, True
+        first = asyncio.create_task(rig.say(10.0))
+        await asyncio.sleep(0.1)
+        second = asyncio.create_task(rig.say(11.0))
+        await asyncio.wait([first, second, rig.task], timeout=60.0)
+        assert isinstance(first.exception(), StoreError)
+        assert isinstance(second.exception(), StoreError)
+        assert rig.task.exception() is not None
+
+    play(act)
+
+
+def test_whoever_waits_while_the_last_commit_fails_is_told():
+    async def act():
+        rig = Rig()
+        rig.cloud.script(Call.LAUNCH, Delay(5.0))
+        await rig.start()
+        rig.aim.target = (choice(1),)
+        await rig.say(10.0)
+        await asyncio.sleep(6.0)
+        rig.controller.stop()
+        await asyncio.sleep(0.1)
+        waiting = asyncio.create_task(rig.say(11.0))
+        await asyncio.sleep(0.1)
+        rig.store.broken = True
+        await asyncio.wait([waiting, rig.task], timeout=60.0)
+        assert isinstance(waiting.exception(), StoreError)
+        assert rig.task.exception() is not None
+
+    play(act)
+
+
+def test_a_bug_that_shows_while_stopping_is_not_swallowed():
+    async def act():
+        rig = Rig()
+        rig.cloud.script(Call.LAUNCH, Delay(3.0))
+        launch = rig.cloud.launch
+
+        async def broken(request):
+            await launch(request)
+            raise ZeroDivisionError("a plugin's bug")
+
+        rig.cloud.launch = broken
+        await rig.start()
+        rig.aim.target = (choice(1),)
+        await rig.say(10.0)
+        await asyncio.sleep(6.0)
+        rig.controller.stop()
+        await asyncio.wait([rig.task])
+        assert any(isinstance(leaf, ZeroDivisionError) for leaf in leaves(rig.task.exception()))
+
+    play(act)
+
+
+def test_a_pause_stops_launches_that_wait_for_their_turn_and_its_end_resumes_them():
+    async def act():
+        rig = Rig()
+        await rig.start()
+        rig.aim.target = (choice(12),)
+        await rig.say(120.0)
+        await asyncio.sleep(6.0)
+        made = rig.calls("launch")
+        pause = PauseRequested("", paused=True, reason="test", at=rig.clock.now())
+        await rig.controller.deliver(Batch(events=(pause,)))
+        await asyncio.sleep(60.0)
+        assert rig.calls("launch") == made
+        resume = PauseRequested("", paused=False, reason="test", at=rig.clock.now())
+        await rig.controller.deliver(Batch(events=(resume,)))
+        await asyncio.sleep(60.0)
+        assert rig.machines() == 12
+        await rig.stop()
+
+    play(act)
+
+
+def test_machines_that_are_no_longer_wanted_are_not_rented_first():
+    async def act():
+        rig = Rig()
+        await rig.start()
+        rig.aim.target = (choice(12),)
+        await rig.say(120.0)
+        await asyncio.sleep(6.0)
+        made = rig.calls("launch")
+        for replica in list(rig.engine.state.fleet.replicas.values()):
+            rig.engine.lifecycle.release(replica, rig.clock.now(), reason="test")
+        rig.aim.target = ()
+        rig.engine.state.target = Allocation(())
+        await asyncio.sleep(60.0)
+        assert rig.calls("launch") == made
+        rig.market.advance(rig.clock.now())
+        assert rig.machines() == 0
         await rig.stop()
 
     play(act)

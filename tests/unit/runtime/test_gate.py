@@ -18,7 +18,7 @@ def gate(caps: Caps = OPEN, *, wanted: bool = True) -> Gate:
 
 
 def intents(count: int = 1) -> list[Intent]:
-    return running_world(count).engine.fleet.live_intents()
+    return running_world(count).engine.state.fleet.live_intents()
 
 
 def launch(intent: Intent, **changes) -> Launch:

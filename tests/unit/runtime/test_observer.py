@@ -47,7 +47,7 @@ class Scene(Rig):
         return [(at, e) for at, e in self.events if isinstance(e, kind)]
 
     async def rent(self) -> Instance:
-        (intent,) = running_world(1).engine.fleet.live_intents()
+        (intent,) = running_world(1).engine.state.fleet.live_intents()
         request: LaunchRequest = intent.request
         return await self.cloud.launch(request)
 

@@ -32,8 +32,8 @@ def view(**changes) -> ReplicaView:
     cloud.observe()
     cloud.engine.apply(demand(50.0), T0)
     cloud.aim(choice(1, BIG, SPOT, of=PAIR))
-    (replica,) = cloud.engine.fleet.replicas.values()
-    intents = sorted(cloud.engine.fleet.live_intents(), key=lambda i: i.ordinal)
+    (replica,) = cloud.engine.state.fleet.replicas.values()
+    intents = sorted(cloud.engine.state.fleet.live_intents(), key=lambda i: i.ordinal)
     running = tuple(replace(i, running_at=T0 + i.ordinal) for i in intents)
     return ReplicaView(replace(replica, **changes), running)
 
