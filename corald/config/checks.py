@@ -9,7 +9,6 @@ from typing import NamedTuple
 from corald.config.locate import Path
 from corald.config.schema import ConfigFile, Kafka, Policy
 from corald.config.units import format_duration
-from corald.model.policy import SpotUse
 
 
 class Finding(NamedTuple):
@@ -17,6 +16,10 @@ class Finding(NamedTuple):
 
     path: Path
     message: str
+
+
+NOT_IN_FORCE = ("on_demand_base", "max_spot_share", "engine_args", "ready_after")
+"""Keys of the contract that nothing honours yet: better refused than silently without effect."""
 
 
 def is_loopback(host: str) -> bool:
@@ -119,8 +122,9 @@ def check_policy(policy: Policy, sample_window_seconds: float) -> Iterator[Findi
     """Relate the keys of one policy to each other; paths are within it."""
     if policy.max_replicas is not None and policy.min_replicas > policy.max_replicas:
         yield Finding(("min_replicas",), f"exceeds max_replicas ({policy.max_replicas})")
-    if policy.on_demand_base and policy.spot is SpotUse.ONLY:
-        yield Finding(("on_demand_base",), 'cannot be met with spot = "only"')
+    for name in NOT_IN_FORCE:
+        if getattr(policy, name) != Policy.model_fields[name].default:
+            yield Finding((name,), "is not in force in this version; leave it at its default")
     if policy.scale_down_delay < sample_window_seconds:
         yield Finding(
             ("scale_down_delay",),

@@ -53,7 +53,6 @@ def rules(config: ConfigFile) -> Rules:
         notice_margin_seconds=config.drain.notice_margin,
         route_propagation_seconds=config.drain.route_propagation,
         gang_hold_seconds=config.machines.gang_hold,
-        max_event_skew_seconds=config.demand.max_event_skew,
         epoch_reset_seconds=config.demand.epoch_reset,
         orphans=config.orphans,
         orphan_models=config.orphan_models,

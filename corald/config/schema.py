@@ -157,7 +157,6 @@ class Demand(Table):
     stale_after: PositiveDuration = RULES.stale_demand_seconds
     forget_after: DurationOrNever = RULES.forget_demand_seconds
     max_step_replicas: PositiveCount = RULES.max_step_replicas
-    max_event_skew: Duration = RULES.max_event_skew_seconds
     epoch_reset: Duration = RULES.epoch_reset_seconds
 
 

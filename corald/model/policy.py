@@ -124,7 +124,6 @@ class Rules:
     notice_margin_seconds: float = 10.0
     route_propagation_seconds: float = 5.0
     gang_hold_seconds: float = 600.0
-    max_event_skew_seconds: float = 300.0
     epoch_reset_seconds: float = 300.0
     orphans: OrphanPolicy = OrphanPolicy.TERMINATE
     orphan_models: OrphanModels = OrphanModels.KEEP

@@ -68,7 +68,7 @@ def test_terminating_another_ones_machine_is_found_and_its_own_end_is_not():
     reclaimed = place(cloud, "b", cluster="another")
     cloud.kill(reclaimed, 2.0, reason="spot")
     assert judge(cloud, stored()) == []
-    ended = place(cloud, "b", cluster="another")
+    ended = place(cloud, "c", cluster="another")
     cloud.terminate([ended], 3.0)
     assert judge(cloud, stored()) == [f"{ended} is not ours and was terminated at 3"]
 
