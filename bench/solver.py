@@ -24,16 +24,15 @@ from corald.config.paper import PaperSetup, load_paper_setup
 from corald.library import Library, read_library, write_library
 from corald.model.market import Market, OfferingKey
 from corald.model.problem import Allocation, DemandRow, Problem, RunningReplica, SolveReport, Supply
-from corald.model.templates import Engine, Phase
+from corald.model.templates import Engine
+from corald.simulation.paper import PHASES, build_paper_library
 from corald.solver.checker import check
 from corald.solver.compare import HIGHS, SCIP, FullProgram
 from corald.solver.memory import SolverMemory
 from corald.solver.solve import solve
 from corald.solver.tables import PreparedLibrary
-from corald.templates.build import BuildOptions, build_library
-from corald.templates.rates import BuildRequest
+from corald.templates.build import BuildOptions
 
-PHASES = (Phase.PREFILL, Phase.DECODE)
 START_COST = 0.1
 DEADLINE_SECONDS = 60.0
 GENERAL_SOLVER_SECONDS = 120.0
@@ -59,20 +58,8 @@ def library_of(size: Size) -> Library:
     """Build the library of a size, or read the one built before."""
     path = common.CACHE / f"{size.setup}-{size.n_max}.clt"
     if not path.exists():
-        setup = load_paper_setup(size.setup)
-        requests = [
-            BuildRequest(model, phase, Engine.CORAL, served.slo, served.workload)
-            for model, served in setup.models.items()
-            for phase in PHASES
-        ]
-        library = build_library(
-            load_paper_catalog(),
-            requests,
-            BuildOptions(n_max=size.n_max),
-            configurations=setup.configurations,
-        )
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_library(path, library)
+        write_library(path, build_paper_library(size.setup, BuildOptions(n_max=size.n_max)))
     return read_library(path)
 
 

@@ -10,7 +10,6 @@ import signal
 from collections.abc import Iterable, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -87,20 +86,17 @@ def check_ground(settings: Settings, ground: Ground) -> tuple[str, ...]:
 
 
 def library_path(settings: Settings, *, existing: bool = True) -> Path:
-    """Where the template library is: as configured, else beside the state, else the shipped one.
+    """Where the template library is: as configured, else beside the state.
 
     Raises:
         ConfigError: there is none (only when an existing one is wanted).
     """
-    own = settings.library or settings.state_dir / "templates.clt"
-    if settings.library is not None or not existing or own.is_file():
-        return own
-    shipped = sorted(str(f) for f in files("corald_catalog").iterdir() if f.name.endswith(".clt"))
-    if not shipped:
+    path = settings.library or settings.state_dir / "templates.clt"
+    if existing and not path.is_file():
         raise ConfigError(
-            f"no template library at {own}; build one: corald templates build -c {settings.path}"
+            f"no template library at {path}; build one: corald templates build -c {settings.path}"
         )
-    return Path(shipped[0])
+    return path
 
 
 def build_providers(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from corald.library import Library
     from corald.model.hardware import Catalog
     from corald.model.policy import PolicySet
-    from corald.templates.build import BuildProgress
+    from corald.templates.build import BuildOptions, BuildProgress
     from corald.templates.rates import BuildRequest
     from corald.templates.report import TemplateRow
 
@@ -44,7 +45,7 @@ def app() -> typer.Typer:
     return group
 
 
-def build(
+def build(  # noqa: PLR0913 - each is an option of the command
     config: ConfigOption = DEFAULT_CONFIG,
     output: Annotated[
         Path | None, typer.Option("-o", "--output", help="Unset: where `library` points.")
@@ -55,28 +56,27 @@ def build(
         float, typer.Option(help="Drop templates this close to a split; 0 is exact.")
     ] = 0.0,
     workers: Annotated[int | None, typer.Option(help="Threads.")] = None,
+    paper: Annotated[
+        str | None,
+        typer.Option(help="Build for a setup of the paper (core, extended), not the policies."),
+    ] = None,
     *,
     as_json: JsonOption = False,
 ) -> int:
     """Search the best templates for every policy of the configuration."""
-    from corald.config.catalog import load_catalog
-    from corald.config.settings import load_settings
-    from corald.daemon import library_path
     from corald.library import write_library
-    from corald.templates.build import BuildOptions, build_library
+    from corald.simulation.paper import build_paper_library
+    from corald.templates.build import BuildOptions
 
-    settings = load_settings(config, in_service=False)
-    catalog = load_catalog(settings.catalog)
-    target = output or library_path(settings, existing=False)
-    options = BuildOptions(
-        n_max=n_max, rho=rho, epsilon=epsilon, workers=workers, groups=_groups(catalog, settings)
-    )
-    sold = frozenset().union(*options.groups)
-    with _progress() as progress:
-        library = build_library(
-            catalog, _requests(settings.policies), options, configurations=sold, progress=progress
-        )
+    options = BuildOptions(n_max=n_max, rho=rho, epsilon=epsilon, workers=workers)
+    if paper is None:
+        library, target = _build_for_policies(config, options, output)
+    else:
+        target = output or Path(f"{paper}.clt")
+        with _progress() as progress:
+            library = build_paper_library(paper, options, progress)
     try:
+        target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         write_library(target, library)
     except OSError as error:
         raise UsageError(f"{target} cannot be written: {error.strerror}") from error
@@ -90,6 +90,26 @@ def build(
     else:
         print(f"{target}: {len(library)} templates, fingerprint {library.fingerprint}")
     return Exit.FINE
+
+
+def _build_for_policies(
+    config: Path, options: BuildOptions, output: Path | None
+) -> tuple[Library, Path]:
+    """Build the library of a configuration, and say where it belongs."""
+    from corald.config.catalog import load_catalog
+    from corald.config.settings import load_settings
+    from corald.daemon import library_path
+    from corald.templates.build import build_library
+
+    settings = load_settings(config, in_service=False)
+    catalog = load_catalog(settings.catalog)
+    options = replace(options, groups=_groups(catalog, settings))
+    sold = frozenset().union(*options.groups)
+    with _progress() as progress:
+        library = build_library(
+            catalog, _requests(settings.policies), options, configurations=sold, progress=progress
+        )
+    return library, output or library_path(settings, existing=False)
 
 
 def list_(

@@ -174,9 +174,9 @@ class _Demo:
         await world.start()
         http = HttpSettings("127.0.0.1", self.options.port, None, None, ())
         server = AdminServer(world.controller, world.metrics, http, clock=clock)
-        self.console.print(f"dashboard: [bold]{await server.start()}/[/]")
         demand = asyncio.create_task(self._demand(world), name="demand")
         try:
+            self.console.print(f"dashboard: [bold]{await server.start()}/[/]")
             await self._show(world, solving)
         finally:
             demand.cancel()

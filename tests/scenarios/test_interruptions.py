@@ -22,6 +22,7 @@ def test_a_notice_unroutes_solves_and_launches_within_a_second(play, notice_seco
         leaving = town.world.status().instances[0]
         assert leaving.replica in routed(town)
         launches = len(town.ledger.calls(Call.LAUNCH))
+        solves = len(town.world.noted("solve_ended"))
         now = town.world.clock.now()
         await town.world.send(notice(leaving.instance, now, deadline=now + notice_seconds))
         await town.world.advance(1.0)
@@ -30,6 +31,8 @@ def test_a_notice_unroutes_solves_and_launches_within_a_second(play, notice_seco
         assert len(routed(town)) == 2
         assert len(town.ledger.calls(Call.LAUNCH)) == launches + 1
         assert town.metric("corald_interruptions_total") == 1
+        (solved,) = town.world.noted("solve_ended")[solves:]
+        assert solved.field("trigger") == "loss"
 
         # The cloud still shows the machine as running, for a while.
         assert town.market.machine(leaving.instance).state is InstanceState.RUNNING

@@ -339,6 +339,13 @@ def test_few_machines_are_given_back_voluntarily_within_a_window():
     assert not disruption(removes(cloud), situation(cloud, recent_voluntary=3)).removes
 
 
+def test_a_gang_larger_than_the_limit_may_go_when_nothing_else_went():
+    cloud = running_world(1, max_voluntary_terminations=3)
+    put(cloud, 0, offerings=(SPOT,) * 8)
+    assert disruption(removes(cloud), situation(cloud)).removes
+    assert not disruption(removes(cloud), situation(cloud, recent_voluntary=1)).removes
+
+
 def test_replicas_that_never_served_are_outside_the_disruption_limits():
     cloud = running_world(3)
     for index in range(3):

@@ -287,6 +287,43 @@ def test_an_answer_for_an_intent_that_nobody_knows_is_harmless():
     assert dict(cloud.engine.state.fleet.intents) == before
 
 
+def test_an_unknown_outcome_is_left_alone_for_a_moment_before_it_is_asked_again():
+    cloud = asked()
+    unknown(cloud, cloud.launched[0])
+    cloud.now += 9
+    cloud.decide()
+    assert len(cloud.launched) == 1
+    assert cloud.engine.next_wakeup(cloud.now) <= T0 + 10
+    cloud.now += 1
+    cloud.decide()
+    assert len(cloud.launched) == 2
+
+
+def test_a_throttled_launch_waits_as_long_as_the_cloud_asks_for():
+    cloud = asked()
+    fail(cloud, cloud.launched[0], "throttled", retry_after=40.0)
+    for seconds, calls in ((39.0, 1), (40.0, 2)):
+        cloud.now = T0 + seconds
+        cloud.decide()
+        assert len(cloud.launched) == calls
+
+
+def test_the_answer_to_a_solve_that_was_given_up_is_ignored():
+    cloud = running_world(2)
+    fresh_demand(cloud, 30.0)
+    cloud.now += 6
+    (given_up,) = filter(is_solve, cloud.engine.decide(cloud.now))
+    interrupt(cloud, next(iter(cloud.machines)))
+    (present,) = filter(is_solve, cloud.engine.decide(cloud.now))
+    before = cloud.engine.state.target
+    late = Solved(given_up.generation, Allocation((choice(9),)), report(), cloud.now)
+    cloud.engine.apply(late, cloud.now)
+    assert cloud.engine.state.target == before
+    wanted = Allocation((choice(3),))
+    cloud.engine.apply(Solved(present.generation, wanted, report(), cloud.now), cloud.now)
+    assert cloud.engine.state.target == wanted
+
+
 def test_a_gang_with_one_bad_image_opens_its_circuit_once():
     quad = template((("L4", 4),), rate=40.0)
     cloud = asked(target=(choice(1, SPOT, SPOT, SPOT, SPOT, of=quad),), templates=Templates(quad))
@@ -424,7 +461,9 @@ def test_a_model_without_known_demand_does_not_grow():
                 answer = Solved(solve.generation, target, report(), cloud.now)
                 cloud.engine.apply(answer, cloud.now)
             cloud.engine.take_changes()
-    assert len([r for r in cloud.engine.state.fleet.replicas.values() if r.template.model == "m"]) == 2
+    assert (
+        len([r for r in cloud.engine.state.fleet.replicas.values() if r.template.model == "m"]) == 2
+    )
 
 
 def test_scarce_machines_go_to_the_model_that_comes_first():
@@ -471,7 +510,9 @@ def test_split_serving_is_ready_before_mixed_serving_ends():
         cloud.now += 60
         fresh_demand(cloud, 20.0)
         cloud.decide()
-        mixed = [r for r in cloud.engine.state.fleet.replicas.values() if r.template.phase == "mixed"]
+        mixed = [
+            r for r in cloud.engine.state.fleet.replicas.values() if r.template.phase == "mixed"
+        ]
         assert {r.state for r in mixed} == {ReplicaState.READY}
     for _ in range(60):
         cloud.advance(60.0)

@@ -98,6 +98,14 @@ def test_the_youngest_surplus_replica_is_removed_first():
     assert [m.replica.id for m in moves(cloud, choice(2)).removes] == [youngest]
 
 
+def test_surplus_replicas_are_removed_from_the_youngest_to_the_oldest():
+    cloud = running_world(3)
+    for index, age in enumerate((20.0, 5.0, 90.0)):
+        put(cloud, index, created_at=cloud.now - age)
+    ages = [cloud.now - m.replica.created_at for m in moves(cloud).removes]
+    assert ages == [5.0, 20.0, 90.0]
+
+
 def test_a_serving_replica_is_kept_before_a_starting_one():
     cloud = running_world(2)
     starting = put(cloud, 0, state=ReplicaState.STARTING, created_at=0.0)
