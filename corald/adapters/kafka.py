@@ -8,9 +8,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager
-from typing import Final, Protocol
+from collections.abc import AsyncIterator, Coroutine, Iterable, Mapping
+from contextlib import asynccontextmanager
+from typing import Any, Final, Protocol, TypeVar
 
 import structlog
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
@@ -23,6 +23,8 @@ from corald.adapters.kafka_settings import KafkaSettings
 
 _log = structlog.get_logger("corald.kafka")
 
+T = TypeVar("T")
+
 Partition = tuple[str, int]
 Positions = dict[Partition, int]
 
@@ -30,6 +32,7 @@ POLL_MS: Final = 500
 SILENT_SECONDS: Final = 3.0
 RECONNECT_SECONDS: Final = 30.0
 COMMIT_SECONDS: Final = 5.0
+ANSWER_SECONDS: Final = 15.0
 CLOSE_SECONDS: Final = 5.0
 MUTED_SECONDS: Final = 60.0
 FETCH_BYTES: Final = 8 * 1024 * 1024
@@ -90,24 +93,23 @@ class Connection:
         admin = AIOKafkaAdminClient(**options)
         connection = cls(settings, consumer, admin)
         try:
-            with _translated():
-                await consumer.start()
-                await admin.start()
+            patience = ANSWER_SECONDS * len(settings.addresses)  # they are tried in turn
+            await _answer(consumer.start(), within=patience)
+            await _answer(admin.start(), within=patience)
             yield connection
         finally:
             await connection._close()
 
     async def discover(self, positions: Positions) -> list[str]:
         """Assign all partitions there are, adding new ones to `positions`; the topics missing."""
-        with _translated():
-            described = await self._admin.describe_topics(list(self._settings.topics))
-            found = {
-                TopicPartition(topic["topic"], partition["partition"])
-                for topic in described
-                for partition in topic["partitions"]
-            }
-            if found - self._consumer.assignment():
-                await self._assign(found, positions)
+        described = await _answer(self._admin.describe_topics(list(self._settings.topics)))
+        found = {
+            TopicPartition(topic["topic"], partition["partition"])
+            for topic in described
+            for partition in topic["partitions"]
+        }
+        if found - self._consumer.assignment():
+            await self._assign(found, positions)
         present = {topic for topic, _ in found}
         return [topic for topic in self._settings.topics if topic not in present]
 
@@ -115,12 +117,13 @@ class Connection:
         """The next records, at most a slice of them; none after half a second."""
         started = self._loop.time()
         try:
-            with _translated():
-                records: dict[Partition, list[Record]] = await self._consumer.getmany(
-                    timeout_ms=POLL_MS, max_records=SLICE_RECORDS
-                )
+            records: dict[Partition, list[Record]] = await self._consumer.getmany(
+                timeout_ms=POLL_MS, max_records=SLICE_RECORDS
+            )
         except OffsetOutOfRangeError as error:
             raise OffsetGapError(error.args[0]) from None
+        except (KafkaError, OSError) as error:
+            raise _translated(error) from error
         waited = self._loop.time() - started
         for partition in self._silent:
             answered_at = self._consumer.last_poll_timestamp(partition)
@@ -139,22 +142,20 @@ class Connection:
         if silent > SILENT_SECONDS:
             self._was_silent = True
             return "Kafka does not answer"
-        with _translated():
-            if self._was_silent:
-                await self._look_how_far_behind(self._silent)
-                self._was_silent = False
-            for partition, end in list(self._behind.items()):
-                if await self._consumer.position(partition) >= end:
-                    del self._behind[partition]
+        if self._was_silent:
+            await self._look_how_far_behind(self._silent)
+            self._was_silent = False
+        for partition, end in list(self._behind.items()):
+            if await _answer(self._consumer.position(TopicPartition(*partition))) >= end:
+                del self._behind[partition]
         return "reading what came before" if self._behind else ""
 
     async def skip_gap(self, partition: Partition) -> int:
         """Go on at the earliest record there is, and answer with its offset."""
         tp = TopicPartition(*partition)
-        with _translated():
-            earliest = int((await self._consumer.beginning_offsets([tp]))[tp])
-            self._consumer.seek(tp, earliest)
-            await self._look_how_far_behind([tp])
+        earliest = int((await _answer(self._consumer.beginning_offsets([tp])))[tp])
+        self._consumer.seek(tp, earliest)
+        await self._look_how_far_behind([tp])
         return earliest
 
     def commit(self, positions: Positions) -> None:
@@ -169,10 +170,10 @@ class Connection:
 
     async def _commit(self, offsets: Positions) -> None:
         try:
-            await asyncio.wait_for(self._consumer.commit(offsets), RECONNECT_SECONDS)
+            await _answer(self._consumer.commit(offsets))
             self._committed = offsets
-        except (KafkaError, OSError, TimeoutError) as error:
-            _log.warning("group_commit_failed", group=self._settings.group, error=repr(error))
+        except BrokerError as error:
+            _log.warning("group_commit_failed", group=self._settings.group, error=str(error))
         finally:
             self._committing = None
 
@@ -184,7 +185,8 @@ class Connection:
             self._consumer.seek(tp, positions.get(tp, 0))
         if fresh:
             self._consumer.pause(*fresh)
-            for tp, earliest in (await self._consumer.beginning_offsets(fresh)).items():
+            earliest_of = await _answer(self._consumer.beginning_offsets(fresh))
+            for tp, earliest in earliest_of.items():
                 positions[tp] = earliest
                 self._consumer.seek(tp, earliest)
             self._consumer.resume(*fresh)
@@ -192,15 +194,16 @@ class Connection:
         await self._look_how_far_behind(partitions)
 
     async def _look_how_far_behind(self, partitions: Iterable[Partition]) -> None:
-        ends = await self._consumer.end_offsets([TopicPartition(*each) for each in partitions])
-        self._behind |= ends
+        tps = [TopicPartition(*partition) for partition in partitions]
+        self._behind |= await _answer(self._consumer.end_offsets(tps))
 
     async def _close(self) -> None:
         if self._committing is not None:
             self._committing.cancel()
-        for client in (self._consumer.stop, self._admin.close):
-            # Not awaited itself: a consumer that is backing off ends its `stop` as cancelled.
-            await asyncio.wait({asyncio.ensure_future(client())}, timeout=CLOSE_SECONDS)
+        # A consumer that is backing off gives up in the middle of `stop`, leaving its connections.
+        for close in (self._consumer.stop, self._consumer._client.close, self._admin.close):  # noqa: SLF001 - else they leak
+            with contextlib.suppress(BrokerError):
+                await _answer(close(), within=CLOSE_SECONDS)
 
 
 class KafkaPublisher:
@@ -231,14 +234,13 @@ class KafkaPublisher:
         while True:
             producer = AIOKafkaProducer(**self._settings.client_options(), linger_ms=20)
             try:
-                with _translated():
-                    await producer.start()
+                await _answer(producer.start())
                 await self._send_all(producer)
             except BrokerError as error:
                 _log.warning("publisher_unconnected", error=str(error))
             finally:
-                with contextlib.suppress(KafkaError, OSError, TimeoutError):
-                    await asyncio.wait_for(producer.stop(), CLOSE_SECONDS)
+                with contextlib.suppress(BrokerError):
+                    await _answer(producer.stop(), within=CLOSE_SECONDS)
             await asyncio.sleep(CLOSE_SECONDS)
 
     async def _send_all(self, producer: AIOKafkaProducer) -> None:
@@ -268,12 +270,20 @@ class KafkaPublisher:
             self.sent += 1
 
 
-@contextmanager
-def _translated() -> Iterator[None]:
-    """Turn what the client raises into BrokerError; a gap is told apart."""
+async def _answer(call: Coroutine[Any, Any, T], *, within: float = ANSWER_SECONDS) -> T:
+    """Await a call of the client, but not for ever, and not cancelled when it cancels itself."""
+    task = asyncio.ensure_future(call)
     try:
-        yield
-    except OffsetOutOfRangeError:
-        raise
+        await asyncio.wait({task}, timeout=within)
+    finally:
+        task.cancel()
+    if not task.done() or task.cancelled():
+        raise BrokerError("no answer")
+    try:
+        return task.result()
     except (KafkaError, OSError, TimeoutError) as error:
-        raise BrokerError(f"{type(error).__name__}: {error}") from error
+        raise _translated(error) from error
+
+
+def _translated(error: Exception) -> BrokerError:
+    return BrokerError(f"{type(error).__name__}: {error}")

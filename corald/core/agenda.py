@@ -27,7 +27,7 @@ class Agenda:
         self._problem_at = 0.0
         self._decided_at = now
         self._dirty_since: float | None = now
-        self._loss = False
+        self._loss = ""
         self._triggers = {"start"}
         self._expiry_at: float | None = None
         self._window_at: float | None = None
@@ -43,9 +43,9 @@ class Agenda:
         if self._dirty_since is None:
             self._dirty_since = now
 
-    def lost(self) -> None:
+    def lost(self, how: str) -> None:
         """Capacity was lost: decide at once and give up a solve in flight."""
-        self._loss = True
+        self._loss = self._loss or how
         self.urgent = True
 
     def decided(self, now: float, *, expiry_at: float | None, window_at: float | None) -> None:
@@ -75,10 +75,10 @@ class Agenda:
 
     def begin_solve(self, problem: Problem, now: float, rules: Rules) -> Solve | None:
         """Pose a problem, unless it is the one whose answer is in force."""
-        trigger = "loss" if self._loss else next(iter(sorted(self._triggers)), "periodic")
+        trigger = self._loss or next(iter(sorted(self._triggers)), "periodic")
         urgent = self._urgent_solve
         unchanged = problem == self._problem and not self._periodic(now, rules)
-        self._loss, self._dirty_since = False, None
+        self._loss, self._dirty_since = "", None
         self._triggers.clear()
         if unchanged:
             return None
@@ -101,7 +101,7 @@ class Agenda:
 
     @property
     def _urgent_solve(self) -> bool:
-        return self._loss or bool(self._triggers & AT_ONCE)
+        return bool(self._loss or self._triggers & AT_ONCE)
 
     def _periodic(self, now: float, rules: Rules) -> bool:
         return now - self._problem_at >= rules.resolve_every_seconds

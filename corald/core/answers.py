@@ -109,7 +109,7 @@ class Answers:
                 state.offers.suspect(key, event.at, rules)
         ended = IntentState.GONE if error.kind == "instance-gone" else IntentState.FAILED
         state.fleet.put_intent(replace(intent, state=ended, reason=error.message or error.kind))
-        state.agenda.lost()
+        state.agenda.lost("launch-failed")
 
     def _open_circuit(self, intent: Intent, now: float) -> None:
         state, replica = self._state, self._state.fleet.replicas.get(intent.replica)

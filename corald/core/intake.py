@@ -121,7 +121,7 @@ class Intake:
             deadline = event.deadline if event.deadline is not None else event.at + NOTICE_SECONDS
             leave_by = max(event.at, deadline - state.policies.rules.notice_margin_seconds)
             state.fleet.put_intent_if_changed(leaving(intent, "interrupted", leave_by))
-            state.agenda.lost()
+            state.agenda.lost("interruption")
             return True
         replica = state.fleet.replicas.get(intent.replica)
         policy = state.policies.models.get(replica.template.model) if replica else None
@@ -155,7 +155,7 @@ class Intake:
         for intent in state.fleet.intents.values():
             old = before.get(intent.id)
             if old is not None and old.usable and (not intent.usable or intent.lost > old.lost):
-                state.agenda.lost()
+                state.agenda.lost("loss")
         if opened or state.fleet.revision != revision:
             state.agenda.mark("fleet", now)
             state.agenda.urgent = True

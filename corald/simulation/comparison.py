@@ -85,7 +85,10 @@ class Comparison:
 
 
 class ComparingSolving:
-    """Solves as `inner` does, and now and then plans the baselines for what was solved."""
+    """Solves as `inner` does, and now and then plans the baselines for what was solved.
+
+    It begins when every model has demand: before, there is nothing to compare.
+    """
 
     def __init__(
         self, inner: Solving, comparison: Comparison, clock: Clock, *, every_seconds: float
@@ -101,7 +104,8 @@ class ComparingSolving:
 
     async def solve(self, request: Solve, *, deadline_seconds: float) -> Event:
         event = await self._inner.solve(request, deadline_seconds=deadline_seconds)
-        if isinstance(event, Solved) and self._clock.now() >= self._due_at:
+        due = self._clock.now() >= self._due_at and all(r.amount > 0 for r in request.problem.rows)
+        if isinstance(event, Solved) and due:
             self._due_at = self._clock.now() + self._every_seconds
             self.plan_usd_per_hour = event.report.usd_per_hour
             self.costs = self._comparison.costs(request.problem)

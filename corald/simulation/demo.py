@@ -213,9 +213,10 @@ class _Demo:
 
     def _frame(self, world: World, solving: ComparingSolving) -> Frame:
         status = world.status()
-        costs = {RENTED: status.usd_per_hour, PLANNED: solving.plan_usd_per_hour}
-        costs |= {name: cost.usd_per_hour for name, cost in solving.costs.items()}
-        self.costs.record(costs, at=status.at)
+        if solving.costs:
+            costs = {RENTED: status.usd_per_hour, PLANNED: solving.plan_usd_per_hour}
+            costs |= {name: cost.usd_per_hour for name, cost in solving.costs.items()}
+            self.costs.record(costs, at=status.at)
         short = frozenset(name for name, cost in solving.costs.items() if not cost.serves_all)
         return Frame(status, self.costs, self.counts, short)
 

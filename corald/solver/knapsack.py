@@ -15,6 +15,10 @@ from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
+SMALL = 24
+"""Items of fewer levels are added one by one: blocks as short as they are would be too many."""
+_ROUNDING = 1e-12
+"""Relative; what is cheaper by less is equal."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -89,7 +93,7 @@ class _Table:
         for piece in self.pieces:
             self._add_piece(piece)
         if len(items.level):
-            if not exact:
+            if not exact and levels:
                 self._add_freely()
             for layer in range(1, layers + 1):
                 self._add_one(layer)
@@ -107,25 +111,57 @@ class _Table:
         self.taken.append(take)
 
     def _add_freely(self) -> None:
-        """Any number of items in layer 0, in blocks as long as the smallest level."""
+        """Any number of items in layer 0: small ones one by one, then the others together."""
+        small = int(np.searchsorted(self.items.level, SMALL))
+        for item in range(small):
+            self._add_any(item)
+        if small < len(self.items.level):
+            self._add_all(small)
+
+    def _add_any(self, item: int) -> None:
+        """Any number of one item.
+
+        k more of level l and cost c turn cost[n - k·l] into cost[n] at k·c, so the best at n is a
+        running minimum of cost[n - k·l] - k·c along k: along the columns of a table of width l.
+        """
+        level, price = int(self.items.level[item]), self.items.cost[item]
+        cost = self.cost[0]
+        table = np.full((-(-len(cost) // level) + 1, level), np.inf)
+        flat = table.reshape(-1)
+        flat[:level] = cost[0]
+        flat[level : level + len(cost)] = cost
+        paid = price * np.arange(len(table))[:, None]
+        table -= paid
+        np.minimum.accumulate(table, axis=0, out=table)
+        table += paid
+        found = flat[level : level + len(cost)]
+        better = found < cost - _ROUNDING * price
+        cost[better] = found[better]
+        self.pick[0, better] = item
+
+    def _add_all(self, first: int) -> None:
+        """Any number of the items from `first`, in blocks as long as the smallest level."""
         cost, pick = self.cost[0], self.pick[0]
-        step = max(1, int(self.items.level[0]))
-        for first in range(1, len(cost), step):
-            n = np.arange(first, min(first + step, len(cost)))
-            self._relax(cost, pick, n, cost)
+        levels, costs = self.items.level[first:], self.items.cost[first:]
+        step = int(levels[0])
+        for start in range(1, len(cost), step):
+            n = np.arange(start, min(start + step, len(cost)))
+            candidates = cost[self._before(n[:, None], levels)] + costs
+            best = candidates.argmin(axis=1)
+            least = candidates[np.arange(len(n)), best]
+            better = least < cost[n]
+            cost[n[better]] = least[better]
+            pick[n[better]] = best[better] + first
 
     def _add_one(self, layer: int) -> None:
         """One item more than in the layer below."""
-        n = np.arange(self.cost.shape[1])
-        self._relax(self.cost[layer], self.pick[layer], n, self.cost[layer - 1])
-
-    def _relax(self, cost: Floats, pick: Ints, n: Ints, below: Floats) -> None:
+        below, n = self.cost[layer - 1], np.arange(self.cost.shape[1])
         candidates = below[self._before(n[:, None], self.items.level)] + self.items.cost
         best = candidates.argmin(axis=1)
-        least = candidates[np.arange(len(n)), best]
-        better = least < cost[n]
-        cost[n[better]] = least[better]
-        pick[n[better]] = best[better]
+        least = candidates[n, best]
+        better = least < self.cost[layer]
+        self.cost[layer, better] = least[better]
+        self.pick[layer, better] = best[better]
 
     @staticmethod
     def _before(n: Ints, level: int | Ints) -> Ints:

@@ -17,7 +17,7 @@ PARTS = {"instance", "network-interface", "volume"}
 def judge(ledger: Ledger, intents: Iterable[Mapping[str, Any]], cluster: str) -> None:
     """Assert everything."""
     by_token = {intent["request"]["token"]: intent for intent in intents}
-    _one_machine_for_a_token(ledger)
+    _one_machine_for_an_intent(ledger)
     _one_request_for_a_token(ledger)
     _every_call_was_written_ahead(ledger, by_token)
     _only_ours_were_ended(ledger, cluster)
@@ -72,9 +72,12 @@ def orphan_seconds(
     }
 
 
-def _one_machine_for_a_token(ledger: Ledger) -> None:
-    rented = {t: ids for t, ids in ledger.machines_by_token().items() if t}
-    assert not {t: ids for t, ids in rented.items() if len(ids) > 1}
+def _one_machine_for_an_intent(ledger: Ledger) -> None:
+    by_intent: dict[str, list[Entry]] = defaultdict(list)
+    for birth in launched(ledger):
+        by_intent[dict(birth.tags)["corald:intent"]].append(birth)
+    assert not {intent: births for intent, births in by_intent.items() if len(births) > 1}
+    assert len({births[0].token for births in by_intent.values()}) == len(by_intent)
 
 
 def _one_request_for_a_token(ledger: Ledger) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -14,7 +15,7 @@ import pytest
 from aiokafka import AIOKafkaProducer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewPartitions, RecordsToDelete
 
-from corald.adapters import kafka_settings, kafka_source
+from corald.adapters import kafka, kafka_settings, kafka_source
 from corald.adapters.kafka import KafkaPublisher
 from corald.adapters.kafka_settings import KafkaSettings
 from corald.adapters.kafka_source import KafkaSource
@@ -262,6 +263,37 @@ def test_a_stopped_broker_makes_it_unhealthy_and_nothing_is_lost_or_read_twice(
             assert time.monotonic() - started < 10
 
     asyncio.run(scenario())
+
+
+def test_a_long_outage_is_survived_on_new_connections_without_leaving_any_behind(
+    kafka_broker: KafkaBroker, settings: KafkaSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kafka, "SILENT_SECONDS", 0.7)
+    monkeypatch.setattr(kafka, "RECONNECT_SECONDS", 1.5)
+    monkeypatch.setattr(kafka_source, "BACKOFF_SECONDS", (0.2, 0.5))
+
+    async def scenario() -> None:
+        controller = Controller()
+        async with _running(KafkaSource(settings).run(controller.deliver)):
+            await _until(controller.is_healthy)
+            before = _tasks()
+            await asyncio.to_thread(kafka_broker.stop)
+            try:
+                await _until(lambda: controller.is_unhealthy_for("Unable to bootstrap"))
+            finally:
+                await asyncio.to_thread(kafka_broker.start)
+            await _produce(kafka_broker, settings.demand_topic, _demand(1))
+            await _until(lambda: controller.is_healthy() and controller.demand == [1])
+            await _until(lambda: _tasks() <= before)
+        await _until(lambda: len(asyncio.all_tasks()) == 1)
+
+    asyncio.run(scenario())
+
+
+def _tasks() -> Counter[str]:
+    """How many of each kind of task are alive; connections come and go with what is asked."""
+    names = (getattr(task.get_coro(), "__qualname__", "") for task in asyncio.all_tasks())
+    return Counter(name for name in names if not name.startswith("AIOKafkaConnection"))
 
 
 def test_a_frozen_broker_makes_it_unhealthy_until_it_answers(

@@ -32,7 +32,7 @@ def test_a_notice_unroutes_solves_and_launches_within_a_second(play, notice_seco
         assert len(town.ledger.calls(Call.LAUNCH)) == launches + 1
         assert town.metric("corald_interruptions_total") == 1
         (solved,) = town.world.noted("solve_ended")[solves:]
-        assert solved.field("trigger") == "loss"
+        assert solved.field("trigger") == "interruption"
 
         # The cloud still shows the machine as running, for a while.
         assert town.market.machine(leaving.instance).state is InstanceState.RUNNING
