@@ -8,7 +8,7 @@ from typing import Protocol
 
 HOUR = 3600.0
 PRICE_STEP_SECONDS = 900.0
-PRICE_MEMORY_HOURS = 6.0
+PRICE_MEMORY_HOURS = 48.0
 
 
 class Rng(Protocol):
@@ -69,7 +69,7 @@ class SupplyProcess:
 
 @dataclass(frozen=True, slots=True)
 class PriceProcess:
-    """A spot price: its logarithm walks around the typical price and reverts to it within hours."""
+    """A spot price: its logarithm walks around the typical price and reverts to it within days."""
 
     typical_usd_per_hour: float
     ceiling_usd_per_hour: float

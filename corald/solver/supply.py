@@ -50,9 +50,8 @@ class SupplyRows:
 
     def __init__(self, instance: Instance, model: mathopt.Model, *, integer: bool) -> None:
         self.instance, self.model, self.integer = instance, model, integer
-        self.available = [
-            model.add_linear_constraint(ub=float(count)) for count in instance.available
-        ]
+        self.available: dict[int, mathopt.LinearConstraint] = {}
+        """Of the supplies that some column may take nodes from."""
         self.budget = self._cap(instance.problem.budget_usd_per_hour)
         self.new_budget = self._cap(instance.problem.new_usd_per_hour)
         self.row_budget = [self._cap(row.demand.max_usd_per_hour) for row in instance.rows]
@@ -93,6 +92,9 @@ class SupplyRows:
         taken = self.model.add_variable(lb=0.0, ub=ub, is_integer=self.integer)
         self.taken[group, supply] = taken
         need.set_coefficient(taken, -1.0)
+        if supply not in self.available:
+            most = float(self.instance.available[supply])
+            self.available[supply] = self.model.add_linear_constraint(ub=most)
         self.available[supply].set_coefficient(taken, 1.0)
         self._pay(taken, {supply: 1}, (self.budget, self.new_budget, self.row_budget[row]))
         cost = float(self.instance.new_cost[supply])
@@ -117,8 +119,11 @@ class SupplyRows:
         def dual(cap: mathopt.LinearConstraint | None) -> float:
             return 0.0 if cap is None else min(0.0, value[cap])
 
+        supply = np.zeros(len(self.instance.available))
+        for index, row in self.available.items():
+            supply[index] = dual(row)
         return Duals(
-            supply=np.array([dual(row) for row in self.available], dtype=np.float64),
+            supply=supply,
             budget=dual(self.budget),
             new_budget=dual(self.new_budget),
             row_budget=np.array([dual(cap) for cap in self.row_budget], dtype=np.float64),
