@@ -60,7 +60,9 @@ class JsonLinesSource:
             except OSError as error:
                 trouble = f"{self._path}: {error.strerror}"
             if trouble != self._trouble:
-                health = ConsumerHealth(healthy=not trouble, detail=trouble, at=self._now())
+                health = ConsumerHealth(
+                    healthy=not trouble, detail=trouble, at=self._now(), source=self.name
+                )
                 await deliver(Batch((health,)))
                 self._trouble = trouble
             await asyncio.sleep(POLL_SECONDS)

@@ -122,12 +122,16 @@ class KafkaSource:
             self._next[topic, partition] = earliest
             self._gap = f"offset gap in {topic}/{partition}: from {lost} to {earliest}"
             self._trouble = self._gap
-            health = ConsumerHealth(healthy=False, detail=self._gap, at=self._now())
+            health = ConsumerHealth(
+                healthy=False, detail=self._gap, at=self._now(), source=self.name
+            )
             await deliver(Batch((health,), (Offset(topic, partition, earliest),)))
 
     async def _report(self, deliver: Deliver, trouble: str) -> None:
         """Deliver the source's health when it changed; no trouble is health."""
         if trouble != self._trouble:
-            health = ConsumerHealth(healthy=not trouble, detail=trouble, at=self._now())
+            health = ConsumerHealth(
+                healthy=not trouble, detail=trouble, at=self._now(), source=self.name
+            )
             await deliver(Batch((health,)))
             self._trouble = trouble

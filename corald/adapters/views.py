@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Annotated, Any, TypeVar
 
 from pydantic import Field, TypeAdapter
@@ -82,14 +83,21 @@ class PauseBody:
     reason: Annotated[str, Field(max_length=256)] = ""
 
 
+@cache
+def _adapter(form: Any) -> TypeAdapter[Any]:  # noqa: ANN401  # any type form
+    """Adapters take milliseconds to make, and there are few forms."""
+    return TypeAdapter(form)
+
+
 def to_json(value: object, form: Any) -> bytes:  # noqa: ANN401  # any type form
     """Write `value`, which is of type `form`."""
-    return TypeAdapter(form).dump_json(value)
+    return _adapter(form).dump_json(value)
 
 
 def from_json(content: bytes | str, form: type[T]) -> T:
     """Read a value of type `form`; pydantic's ValidationError when it is not one."""
-    return TypeAdapter(form).validate_json(content)
+    adapter: TypeAdapter[T] = _adapter(form)  # type: ignore[arg-type] # types are hashable
+    return adapter.validate_json(content)
 
 
 def plan_view(rows: Sequence[PlanRow], solve: SolveReport | None) -> PlanView:

@@ -6,7 +6,7 @@ A silent source's last level keeps counting; silence only forbids shrinking.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from corald.model.events import DemandObserved, Stamp
@@ -44,37 +44,37 @@ class DemandBook:
     """The samples that count, by (source, model)."""
 
     def __init__(self, samples: Iterable[DemandObserved] = ()) -> None:
-        self._samples = {(s.source, s.model): s for s in samples}
+        self._by_model: dict[str, dict[str, DemandObserved]] = {}
+        for sample in samples:
+            self._by_model.setdefault(sample.model, {})[sample.source] = sample
 
     def full(self, sample: DemandObserved) -> bool:
         """Whether the sample is of one source too many for its model."""
-        if (sample.source, sample.model) in self._samples:
-            return False
-        return sum(model == sample.model for _, model in self._samples) >= MOST_SOURCES
+        sources = self._by_model.get(sample.model, {})
+        return sample.source not in sources and len(sources) >= MOST_SOURCES
 
     def merge(self, sample: DemandObserved, rules: Rules) -> bool:
         """Keep the newer of `sample` and what is held; True when it changed anything."""
-        key = (sample.source, sample.model)
-        held = self._samples.get(key)
+        sources = self._by_model.setdefault(sample.model, {})
+        held = sources.get(sample.source)
         if held is not None and _rank(sample, rules) <= _rank(held, rules):
             return False
-        self._samples[key] = sample
+        sources[sample.source] = sample
         return True
 
     def retire(self, source: str) -> bool:
         """Forget a source on an operator's word."""
-        gone = [key for key in self._samples if key[0] == source]
-        for key in gone:
-            del self._samples[key]
-        return bool(gone)
+        gone = [sources.pop(source, None) for sources in self._by_model.values()]
+        return any(sample is not None for sample in gone)
 
     def forget_silent(self, now: float, after_seconds: float | None) -> tuple[str, ...]:
         """Drop sources silent for longer than `after_seconds` and name them."""
         if after_seconds is None:
             return ()
         newest: dict[str, float] = {}
-        for (source, _), sample in self._samples.items():
-            newest[source] = max(sample.stamp.at, newest.get(source, sample.stamp.at))
+        for sample in self.samples:
+            known = newest.get(sample.source, sample.stamp.at)
+            newest[sample.source] = max(sample.stamp.at, known)
         silent = sorted(source for source, at in newest.items() if now - at > after_seconds)
         for source in silent:
             self.retire(source)
@@ -82,9 +82,7 @@ class DemandBook:
 
     def level(self, model: str) -> DemandLevel | None:
         """Sum over the model's sources; None when none has ever reported."""
-        samples = sorted(
-            (s for (_, name), s in self._samples.items() if name == model), key=lambda s: s.source
-        )
+        samples = [s for _, s in sorted(self._by_model.get(model, {}).items())]
         if not samples:
             return None
         active = [s for s in samples if s.request_rate > 0] or samples
@@ -97,8 +95,13 @@ class DemandBook:
         )
 
     @property
-    def samples(self) -> Mapping[tuple[str, str], DemandObserved]:
-        return self._samples
+    def samples(self) -> tuple[DemandObserved, ...]:
+        """All that count, by model and source."""
+        return tuple(
+            sample
+            for _, sources in sorted(self._by_model.items())
+            for _, sample in sorted(sources.items())
+        )
 
 
 def _rank(sample: DemandObserved, rules: Rules) -> tuple[Order, float, float, float]:

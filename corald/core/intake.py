@@ -181,9 +181,17 @@ class Intake:
         state.agenda.urgent = True
 
     def consumer(self, event: ConsumerHealth, now: float) -> None:
-        """Remember whether the events can be trusted to be current."""
-        if event.healthy != self._state.consumer.healthy:
-            self._state.notes.add(
-                "consumer_health", now, healthy=event.healthy, detail=event.detail
+        """Remember whether a source can be trusted to be current."""
+        state = self._state
+        if event.healthy == (event.source in state.unhealthy):
+            state.notes.add(
+                "consumer_health",
+                now,
+                source=event.source,
+                healthy=event.healthy,
+                detail=event.detail,
             )
-        self._state.consumer = event
+        if event.healthy:
+            state.unhealthy.pop(event.source, None)
+        else:
+            state.unhealthy[event.source] = event

@@ -58,7 +58,8 @@ class ClusterState:
         self.adopting = stored.adopting
         self.paused_models = {m for m in settings.get("paused_models", "").split(",") if m}
         self.paused = settings.get("paused", "") == "1"
-        self.consumer = ConsumerHealth(healthy=True, detail="", at=now)
+        self.unhealthy: dict[str, ConsumerHealth] = {}
+        """Event sources that cannot be trusted to be current, by name."""
         self.target: Allocation | None = None
         self.report: SolveReport | None = None
         self.solved_at: float | None = None
@@ -77,6 +78,11 @@ class ClusterState:
             for name, policy in self.policies.models.items()
         )
         return "" if known else "waiting for demand"
+
+    @property
+    def event_trouble(self) -> str:
+        """Why events may not be current; empty when they are."""
+        return "; ".join(h.detail for _, h in sorted(self.unhealthy.items()))
 
     @property
     def synced(self) -> bool:
@@ -100,8 +106,8 @@ class ClusterState:
         level = self.demand.level(model)
         if level is None:
             return "no demand known"
-        if not self.consumer.healthy:
-            return f"events: {self.consumer.detail}"
+        if self.event_trouble:
+            return f"events: {self.event_trouble}"
         if now - level.oldest_at > self.policies.rules.stale_demand_seconds:
             return "demand is stale"
         return ""

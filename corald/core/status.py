@@ -152,8 +152,8 @@ def _degraded(state: ClusterState, now: float, stuck: int) -> tuple[str, ...]:
     reasons = []
     if state.solve_failure:
         reasons.append(f"solver: {state.solve_failure}")
-    if not state.consumer.healthy:
-        reasons.append(f"events: {state.consumer.detail}")
+    if state.event_trouble:
+        reasons.append(f"events: {state.event_trouble}")
     reasons.extend(
         f"provider {name}: {state.providers.message(name) or 'not listed yet'}"
         for name in sorted(state.providers.closed(now))

@@ -234,11 +234,12 @@ class PauseRequested:
 
 @dataclass(frozen=True, slots=True)
 class ConsumerHealth:
-    """Whether the event source can be trusted to be current; an unhealthy one forbids shrinking."""
+    """Whether an event source can be trusted to be current; an unhealthy one forbids shrinking."""
 
     healthy: bool
     detail: str
     at: float
+    source: str = "events"
 
 
 Event = (

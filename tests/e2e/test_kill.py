@@ -136,6 +136,7 @@ def test_no_kill_leads_to_a_second_machine_or_to_one_that_is_forgotten(make_stac
         _kill(stack, kill)
         stack.daemon.start()
         until(stack.daemon.ready, "decisions are made")
+        _nothing_is_forgotten(stack)
     rates = {SINGLE: 8.0, PAIR: 0.7}
     stack.producer.levels(rates)
     until(lambda: stack.served(rates) and _settled(stack), "all is settled", 60.0)
@@ -164,6 +165,13 @@ def _kill(stack: Stack, kill: Kill) -> None:
     stack.cloud.order("clear-faults")
     _, left = psutil.wait_procs(helpers, timeout=10.0)
     assert not left, "a solver outlived its daemon"
+
+
+def _nothing_is_forgotten(stack: Stack) -> None:
+    """The new life knows every machine that the one before had written down."""
+    known = {instance["instance"] for instance in stack.daemon.status()["instances"]}
+    written = {intent["instance"] for intent in stack.daemon.intents()}
+    assert written & set(stack.cloud.ledger().alive()) <= known
 
 
 def _settled(stack: Stack) -> bool:

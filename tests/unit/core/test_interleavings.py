@@ -184,6 +184,38 @@ def test_deciding_twice_at_one_moment_asks_for_nothing_twice(seconds):
     assert [i for i in again if isinstance(i, Launch | Terminate)] == []
 
 
+def test_one_solve_is_under_way_at_a_time():
+    cloud = running_world(1)
+    solves = []
+    for step in range(6):
+        fresh_demand(cloud, 30.0 + 10 * step)
+        cloud.now += 6
+        solves += filter(is_solve, cloud.engine.decide(cloud.now))
+    (solve,) = solves
+    answer = Solved(solve.generation, Allocation((choice(3),)), report(), cloud.now)
+    cloud.engine.apply(answer, cloud.now)
+    (after,) = filter(is_solve, cloud.engine.decide(cloud.now))
+    assert after.problem.rows[0].amount == 80.0
+
+
+def test_a_mark_that_ends_during_a_solve_leads_to_another_solve():
+    cloud = running_world(1, resolve_every_seconds=1e6)
+    rules = cloud.engine.state.policies.rules
+    cloud.engine.state.offers.sold_out(SPOT, cloud.now, rules, None)
+    fresh_demand(cloud, 30.0)
+    cloud.now += 100
+    (solve,) = filter(is_solve, cloud.engine.decide(cloud.now))
+    cloud.now += 90
+    assert not any(map(is_solve, cloud.engine.decide(cloud.now)))
+    answer = Solved(solve.generation, Allocation((choice(1),)), report(), cloud.now)
+    cloud.engine.apply(answer, cloud.now)
+    solves = list(filter(is_solve, cloud.engine.decide(cloud.now)))
+    due = cloud.engine.next_wakeup(cloud.now)
+    solves += filter(is_solve, cloud.engine.decide(due))
+    assert len(solves) == 1
+    assert due <= cloud.now + 6
+
+
 # Answers to launches
 
 
@@ -464,6 +496,25 @@ def test_a_model_without_known_demand_does_not_grow():
     assert (
         len([r for r in cloud.engine.state.fleet.replicas.values() if r.template.model == "m"]) == 2
     )
+
+
+def test_what_is_planned_for_does_not_shrink_while_demand_is_stale():
+    cloud = running_world(3)
+    fresh_demand(cloud, 10.0)
+    cloud.decide()
+    for _ in range(10):
+        cloud.now += 3600
+        cloud.observe()
+        cloud.decide()
+    assert cloud.solves[-1].problem.rows[0].amount == 30.0
+    fresh_demand(cloud, 10.0)
+    cloud.decide()
+    cloud.now += 601
+    fresh_demand(cloud, 10.0)
+    cloud.decide()
+    cloud.now += 6
+    cloud.decide()
+    assert cloud.solves[-1].problem.rows[0].amount == 10.0
 
 
 def test_scarce_machines_go_to_the_model_that_comes_first():

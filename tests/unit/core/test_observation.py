@@ -7,7 +7,7 @@ from worlds import BIG, SPOT, T0, Cloud, Templates, choice, demand, engine, offe
 from worlds import template as template_of
 
 from corald.core.status import endpoints_of
-from corald.model.events import FleetObserved, Launched, LaunchUnknown
+from corald.model.events import FleetObserved, Launched, LaunchUnknown, ReplicaReady
 from corald.model.fleet import Instance, InstanceState, Intent, IntentState, Listing, ReplicaState
 from corald.model.policy import OrphanPolicy
 from corald.model.state import StoredState
@@ -248,21 +248,29 @@ def test_adopted_machines_of_an_unknown_template_are_kept_and_counted():
 
 
 def test_nothing_is_given_back_while_adoption_waits_for_a_provider():
-    old = running_world(2)
-    cloud = adopting(old.machines, old.now)
-    cloud.observe(complete=False)
-    assert cloud.engine.state.adopting
+    old = running_world(3)
+    cloud = adopting(old.machines, old.now, min_life_seconds=60.0)
+    cloud.engine.state.providers.names = frozenset({"sim", "not-listed-yet"})
+    cloud.observe()
     cloud.engine.apply(replace(offers(), at=cloud.now), cloud.now)
-    cloud.engine.apply(demand(0.0, at=cloud.now), cloud.now)
-    for _ in range(20):
-        cloud.now += 60
-        cloud.observe(complete=False)
-        cloud.decide()
+
+    def surplus(minutes: int) -> None:
+        for _ in range(minutes):
+            cloud.now += 60
+            cloud.observe(complete=False)
+            for replica in list(cloud.engine.state.fleet.replicas.values()):
+                cloud.engine.apply(ReplicaReady(replica.id, cloud.now), cloud.now)
+            sequence = int(cloud.now - T0) + 100
+            cloud.engine.apply(demand(10.0, sequence=sequence, at=cloud.now), cloud.now)
+            cloud.aim(choice(1))
+
+    surplus(60)
+    assert {r.state for r in cloud.engine.state.fleet.replicas.values()} == {ReplicaState.READY}
     assert cloud.terminated == []
-    assert {r.state for r in cloud.engine.state.fleet.replicas.values()} <= {
-        ReplicaState.STARTING,
-        ReplicaState.READY,
-    }
+    nothing = FleetObserved("not-listed-yet", Listing((), complete=True), cloud.now)
+    cloud.engine.apply(nothing, cloud.now)
+    surplus(60)
+    assert len(cloud.terminated) == 2
 
 
 def test_adoption_ends_with_a_complete_listing_of_every_provider():
