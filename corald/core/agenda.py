@@ -66,7 +66,8 @@ class Agenda:
     def solve_wanted(self, now: float, rules: Rules, *, planned: bool) -> bool:
         """Whether a solve is worth while now; `planned` says that there is a plan already."""
         urgent = self._urgent_solve
-        waited = self._dirty_since is not None and now - self._dirty_since >= rules.debounce_seconds
+        since = self._dirty_since
+        waited = since is not None and now >= since + rules.debounce_seconds
         expired = self._expiry_at is not None and now >= self._expiry_at
         if expired and self._dirty_since is None:
             self._dirty_since = now  # stays due when a solve under way is not given up for it
@@ -104,4 +105,4 @@ class Agenda:
         return bool(self._loss or self._triggers & AT_ONCE)
 
     def _periodic(self, now: float, rules: Rules) -> bool:
-        return now - self._problem_at >= rules.resolve_every_seconds
+        return now >= self._problem_at + rules.resolve_every_seconds

@@ -6,11 +6,12 @@ again until the cloud confirms.
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
 
+from corald.core.lifecycle import launch_deadline_at
 from corald.core.observation import Observation
 from corald.core.state import ClusterState
 from corald.model.fleet import InstanceState, Intent, IntentState
@@ -18,6 +19,8 @@ from corald.model.plan import Launch, Terminate
 
 TOKEN_SECONDS = 12 * 3600.0
 """Older intents are resolved by looking only: a cloud may have forgotten their token."""
+CALLS_AT_ONCE = 10
+"""Create calls under way at one provider; the rest wait as intents that can still be given up."""
 TERMINATE_RETRY_SECONDS = 30.0
 STOPPING_RETRY_SECONDS = 120.0
 TO_CALL = (IntentState.COMMITTED, IntentState.UNKNOWN)
@@ -69,23 +72,44 @@ class Calls:
             return []
         due = []
         fleet, names = self._state.fleet, self._state.providers.names - closed
+        under_way = Counter(
+            fleet.intents[name].request.offering.provider
+            for name in self._calling
+            if name in fleet.intents
+        )
         for intent in fleet.live_intents():
+            provider = intent.request.offering.provider
             if (
-                intent.id in self._calling
-                or not self.wanted(intent.id)
-                or self._retry_at.get(intent.id, 0.0) > now
-                or intent.request.offering.provider not in names
-                or now - intent.created_at >= TOKEN_SECONDS
+                under_way[provider] >= CALLS_AT_ONCE
+                or provider not in names
+                or not self._may_call(intent, now)
             ):
                 continue
+            under_way[provider] += 1
             self._calling.add(intent.id)
-            if intent.state is IntentState.UNKNOWN:
-                # Asked again: nothing is proven about it while the call is under way.
-                fleet.put_intent(replace(intent, state=IntentState.COMMITTED, missing_since=None))
+            # An UNKNOWN one is asked again: nothing is proven about it while the call is under way.
+            first = intent.called_at is None
+            fleet.put_intent(
+                replace(
+                    intent,
+                    state=IntentState.COMMITTED,
+                    called_at=now if first else intent.called_at,
+                    missing_since=None,
+                )
+            )
             due.append(
                 Launch(intent.id, intent.request, intent.committed_usd_per_hour, intent.reason)
             )
         return due
+
+    def _may_call(self, intent: Intent, now: float) -> bool:
+        """Whether an intent's call is due and not under way."""
+        return (
+            self.wanted(intent.id)
+            and intent.id not in self._calling
+            and self._retry_at.get(intent.id, 0.0) <= now
+            and now < (intent.called_at or now) + TOKEN_SECONDS
+        )
 
     def terminations(self, now: float) -> list[Terminate]:
         """Terminate calls to make, one for each provider."""
@@ -118,8 +142,8 @@ class Calls:
             if intent.request.offering.provider not in names:
                 continue
             if intent.instance is None:
-                if intent.usable:
-                    times.append(intent.created_at + rules.launch_deadline_seconds)
+                due = launch_deadline_at(intent, rules)
+                times.extend(() if due is None else (due,))
                 continue
             due = terminate_due_at(intent)
             if due is None and intent.departing:

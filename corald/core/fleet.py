@@ -151,7 +151,13 @@ def absent(intent: Intent, asked_at: float, rules: Rules, *, calling: bool) -> I
 
     While a create call is under way (`calling`) nothing is concluded about its machine.
     """
-    known = (intent.created_at, intent.launched_at, intent.seen_at, intent.unknown_since)
+    known = (
+        intent.created_at,
+        intent.called_at,
+        intent.launched_at,
+        intent.seen_at,
+        intent.unknown_since,
+    )
     confirmed = max(at for at in known if at is not None)
     if asked_at <= confirmed:
         return intent

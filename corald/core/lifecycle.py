@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from corald.core.circuits import Circuits
-from corald.core.fleet import Fleet, leaving, terminating
+from corald.core.fleet import Fleet, ended, leaving, terminating
 from corald.core.notes import Notes
 from corald.model.fleet import Intent, IntentState, Replica, ReplicaState
 from corald.model.policy import Rules
@@ -37,10 +37,20 @@ class Lifecycle:
             if replica.state is ReplicaState.DRAINING and replica.drain_deadline is not None:
                 times.append(replica.drain_deadline)
             elif replica.state is ReplicaState.STARTING:
-                whole = self._fleet.whole(replica)
-                wait = rules.ready_deadline_seconds if whole else rules.gang_hold_seconds
-                times.append((replica.starting_since or replica.created_at) + wait)
+                deadline = self._ready_deadline_at(replica, rules)
+                if deadline is not None:
+                    times.append(deadline)
         return min(times, default=None)
+
+    def _ready_deadline_at(self, replica: Replica, rules: Rules) -> float | None:
+        """When a starting replica is given up; None while a call for it still waits its turn."""
+        since = replica.starting_since or replica.created_at
+        if not self._fleet.whole(replica):
+            return since + rules.gang_hold_seconds
+        called = [node.called_at for node in self._fleet.nodes_of(replica) if node is not None]
+        if None in called:
+            return None
+        return max(since, *(at for at in called if at is not None)) + rules.ready_deadline_seconds
 
     def begin_drain(self, replica: Replica, now: float, *, reason: str, deadline: float) -> None:
         """Take a replica out of the routes and let it finish what it has."""
@@ -100,11 +110,15 @@ class Lifecycle:
         self._note("replica_unready", replica, now, reason=reason)
 
     def _settle_intent(self, intent: Intent, now: float, rules: Rules) -> None:
-        waiting = intent.usable and intent.instance is None
-        if waiting and now - intent.created_at >= rules.launch_deadline_seconds:
+        deadline = launch_deadline_at(intent, rules)
+        if deadline is not None and now >= deadline:
             intent = leaving(intent, "not launched in time", now)
             self._fleet.put_intent(intent)
         if not intent.departing or intent.state.ended:
+            return
+        if intent.instance is None and intent.called_at is None:
+            # No call was ever handed out, so there is nothing to wait for.
+            self._fleet.put_intent(ended(intent, IntentState.FAILED, intent.departing))
             return
         if intent.state is not IntentState.TERMINATING and (intent.leave_by or 0.0) <= now:
             self._fleet.put_intent_if_changed(terminating(intent, intent.departing, now))
@@ -127,13 +141,13 @@ class Lifecycle:
                 pass
 
     def _settle_starting(self, replica: Replica, now: float, rules: Rules) -> None:
-        since = replica.starting_since or replica.created_at
+        deadline = self._ready_deadline_at(replica, rules)
         if not self._fleet.intents_of(replica.id):
             self.release(replica, now, reason="none of its machines is left")
         elif not self._fleet.whole(replica):
-            if now - since >= rules.gang_hold_seconds:
+            if deadline is not None and now >= deadline:
                 self.release(replica, now, reason="could not be completed")
-        elif now - since >= rules.ready_deadline_seconds:
+        elif deadline is not None and now >= deadline:
             ran = all(n is not None and n.running_at for n in self._fleet.nodes_of(replica))
             self.release(replica, now, reason="never became ready")
             # Machines that a cloud never started say nothing about the template.
@@ -167,3 +181,10 @@ class Lifecycle:
             model=replica.template.model,
             **fields,
         )
+
+
+def launch_deadline_at(intent: Intent, rules: Rules) -> float | None:
+    """When a create call that brought no machine is given up; None when it does not apply."""
+    if not intent.usable or intent.instance is not None or intent.called_at is None:
+        return None
+    return intent.called_at + rules.launch_deadline_seconds

@@ -96,7 +96,7 @@ class Observation:
         due = []
         for key, orphan in self.orphans.items():
             since = min(orphan.first_seen_at, orphan.instance.launched_at or orphan.first_seen_at)
-            if now - since < rules.orphan_grace_seconds or orphan.first_seen_at >= now:
+            if now < since + rules.orphan_grace_seconds or orphan.first_seen_at >= now:
                 continue
             if not orphan.reported:
                 self._notes.add(
@@ -267,4 +267,4 @@ class Observation:
 
 
 def _retry(asked_at: float | None, now: float) -> bool:
-    return asked_at is None or now - asked_at >= RETRY_SECONDS
+    return asked_at is None or now >= asked_at + RETRY_SECONDS

@@ -176,5 +176,6 @@ def unknown(intent: Intent, at: float) -> Intent:
 
 
 def _perhaps_called(intent: Intent, now: float) -> Intent:
-    """A committed intent of an earlier process: its call may have been made."""
-    return unknown(intent, now) if intent.state is IntentState.COMMITTED else intent
+    """An intent of an earlier process whose call was handed out: it may have been made."""
+    called = intent.state is IntentState.COMMITTED and intent.called_at is not None
+    return unknown(intent, now) if called else intent

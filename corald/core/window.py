@@ -28,8 +28,8 @@ class StabilityWindow:
         """Record what is known now and answer the level to use."""
         if not self._known or self._known[-1][1] != level:
             self._known.append((now, level))
-        self._forget(now - max(up, down))
-        self._used = min(max(self._used, self._lowest(now - up)), self._highest(now - down))
+        self._forget(now, max(up, down))
+        self._used = min(max(self._used, min(self._within(now, up))), max(self._within(now, down)))
         return self._used
 
     def next_change(self, now: float, *, up: float, down: float) -> float | None:
@@ -45,17 +45,13 @@ class StabilityWindow:
         """When each recorded level stopped being the current one (the last has not)."""
         return [start for start, _ in self._known[1:]]
 
-    def _within(self, since: float) -> list[float]:
-        """Levels that were current at some moment after `since`."""
+    def _within(self, now: float, seconds: float) -> list[float]:
+        """Levels that were current at some moment of the last `seconds`."""
         ends = [*self._ends(), float("inf")]
-        return [level for (_, level), end in zip(self._known, ends, strict=True) if end > since]
+        levels = zip(self._known, ends, strict=True)
+        # The same sum as in `next_change`: a difference could miss the moment by a rounding.
+        return [level for (_, level), end in levels if end + seconds > now]
 
-    def _lowest(self, since: float) -> float:
-        return min(self._within(since))
-
-    def _highest(self, since: float) -> float:
-        return max(self._within(since))
-
-    def _forget(self, since: float) -> None:
-        while len(self._known) > 1 and self._known[1][0] <= since:
+    def _forget(self, now: float, seconds: float) -> None:
+        while len(self._known) > 1 and self._known[1][0] + seconds <= now:
             self._known.pop(0)

@@ -126,6 +126,8 @@ class Intent:
     committed_usd_per_hour: float
     """What caps count it at."""
     created_at: float
+    called_at: float | None = None
+    """When its create call was (last) handed out; None: never, so no machine can exist."""
     state: IntentState = IntentState.COMMITTED
     instance: str | None = None
     instance_state: InstanceState | None = None

@@ -25,6 +25,7 @@ from worlds import (
 )
 
 from corald.core.engine import Engine
+from corald.core.status import status_of
 from corald.model.events import (
     DemandRetired,
     FailureClass,
@@ -393,6 +394,21 @@ def test_a_lost_machine_that_comes_back_after_its_repair_is_given_back():
     assert cloud.engine.state.fleet.whole(replica)
     assert len(cloud.launched) == 2
     assert set(cloud.terminated) <= {machine.id}
+
+
+def test_a_launch_without_an_outcome_is_given_up_after_a_while_and_counted_until_disproven():
+    cloud = asked(launch_deadline_seconds=300.0)
+    (launch,) = cloud.launched
+    unknown(cloud, launch)
+    denied = ProviderFailed("sim", "listing", "denied", credentials=True, at=cloud.now)
+    cloud.engine.apply(denied, cloud.now)
+    for seconds in (299.0, 300.0):
+        cloud.now = T0 + seconds
+        cloud.engine.decide(cloud.now)
+        intent = cloud.engine.state.fleet.intents[launch.intent]
+        assert intent.usable is (seconds < 300.0)
+    assert status_of(cloud.engine.state, cloud.now).committed_usd_per_hour >= 1.0
+    assert cloud.engine.state.circuits.on_trial() == frozenset()
 
 
 # Stops

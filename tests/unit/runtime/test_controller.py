@@ -501,3 +501,18 @@ def test_machines_that_are_no_longer_wanted_are_not_rented_first():
         await rig.stop()
 
     play(act)
+
+
+def test_more_launches_than_a_deadline_lets_through_all_come_up():
+    async def act():
+        rig = Rig(supply=100, max_step_replicas=100, launch_deadline_seconds=20.0)
+        await rig.start()
+        rig.aim.target = (choice(60),)
+        for _ in range(20):
+            await rig.say(600.0)
+            await asyncio.sleep(15.0)
+        assert rig.machines() == 60
+        assert rig.calls("launch") == 60
+        await rig.stop()
+
+    play(act)

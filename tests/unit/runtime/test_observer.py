@@ -165,3 +165,15 @@ def test_a_watch_for_notices_that_breaks_is_begun_again():
         assert {e.what for _, e in scene.of(ProviderFailed)} == {"interruptions"}
 
     play(act)
+
+
+def test_a_partial_listing_makes_the_gate_forget_no_machine():
+    async def act():
+        scene = Scene()
+        machine = await scene.rent()
+        scene.market.faults.add(Fault(Call.LIST, FaultKind.PARTIAL, skip=1))
+        await scene.watch(16.0)
+        assert [e.listing.complete for _, e in scene.of(FleetObserved)] == [True, False]
+        assert scene.gate.may_terminate("sim", [machine.id], scene.clock.now()) == [machine.id]
+
+    play(act)
