@@ -55,11 +55,12 @@ class Needs:
     ) -> float:
         """Requests/s to plan for; a rate that moves makes a new plan due."""
         window = self._windows[name]
-        if not shrink:
-            return max(window.used, level.request_rate)
         before = window.used
+        # Without fresh knowledge the level in use counts as known, so that shrinking needs a whole
+        # window of it afterwards.
+        known = level.request_rate if shrink else max(before, level.request_rate)
         up, down = _delays(policy, window)
-        rate = window.update(now, level.request_rate, up=up, down=down)
+        rate = window.update(now, known, up=up, down=down)
         if rate != before:
             self._state.agenda.mark("demand", now)
         return rate

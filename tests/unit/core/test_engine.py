@@ -377,3 +377,21 @@ def test_terminating_is_asked_again_until_the_cloud_shows_that_it_happened():
     cloud.machines[machine.id] = replace(machine, state=InstanceState.TERMINATED)
     cloud.observe()
     assert cloud.engine.state.fleet.by_instance("sim", machine.id) is None
+
+
+def test_shrinking_after_an_outage_needs_a_whole_window_of_fresh_demand():
+    cloud = running_world(3)
+    cloud.engine.apply(demand(10.0, sequence=5, at=cloud.now), cloud.now)
+    cloud.decide()
+    cloud.target = (choice(1),)
+    cloud.advance(3600.0)
+    fresh_at = cloud.now
+    for sequence in range(6, 18):
+        cloud.engine.apply(demand(10.0, sequence=sequence, at=cloud.now), cloud.now)
+        cloud.aim(choice(1))
+        draining = any(
+            r.state is ReplicaState.DRAINING for r in cloud.engine.state.fleet.replicas.values()
+        )
+        assert not draining or cloud.now - fresh_at >= 600.0
+        cloud.advance(60.0)
+    assert any(r.state is ReplicaState.DRAINING for r in cloud.engine.state.fleet.replicas.values())
