@@ -79,8 +79,9 @@ class Calls:
         )
         for intent in fleet.live_intents():
             provider = intent.request.offering.provider
+            replaces = intent.attempt > 1
             if (
-                under_way[provider] >= CALLS_AT_ONCE
+                (under_way[provider] >= CALLS_AT_ONCE and not replaces)
                 or provider not in names
                 or not self._may_call(intent, now)
             ):
@@ -98,7 +99,13 @@ class Calls:
                 )
             )
             due.append(
-                Launch(intent.id, intent.request, intent.committed_usd_per_hour, intent.reason)
+                Launch(
+                    intent=intent.id,
+                    request=intent.request,
+                    committed_usd_per_hour=intent.committed_usd_per_hour,
+                    reason=intent.reason,
+                    urgent=replaces,
+                )
             )
         return due
 

@@ -29,6 +29,8 @@ class Launch:
     request: LaunchRequest
     committed_usd_per_hour: float
     reason: str
+    urgent: bool = False
+    """Replaces a machine that was lost: it does not queue behind growth."""
 
 
 @dataclass(frozen=True, slots=True)

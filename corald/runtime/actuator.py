@@ -36,6 +36,7 @@ from corald.runtime.gate import Gate
 LAUNCH_TIMEOUT_SECONDS = 90.0
 TERMINATE_TIMEOUT_SECONDS = 60.0
 LAUNCHES_PER_SECOND, LAUNCH_BURST = 1.0, 3
+"""Of growth and of replacements each: together what EC2 lets an account do."""
 TERMINATES_PER_SECOND, TERMINATE_BURST = 1.0, 3
 TERMINATE_BATCH = 50
 
@@ -55,8 +56,12 @@ class Actuator:
         self._clock = clock
         self._gate = gate
         self._count = count
+        self._urgent_launches = {
+            name: TokenBucket(clock, rate=LAUNCHES_PER_SECOND, burst=LAUNCH_BURST)
+            for name in providers
+        }
         self._launches = {
-            (name): TokenBucket(clock, rate=LAUNCHES_PER_SECOND, burst=LAUNCH_BURST)
+            name: TokenBucket(clock, rate=LAUNCHES_PER_SECOND, burst=LAUNCH_BURST)
             for name in providers
         }
         self._terminates = {
@@ -72,7 +77,8 @@ class Actuator:
     async def launch(self, launch: Launch) -> Event | None:
         """Rent one machine; None when the daemon stops before the call is made."""
         provider = self._providers[launch.request.offering.provider]
-        await self._launches[provider.name].take()
+        buckets = self._urgent_launches if launch.urgent else self._launches
+        await buckets[provider.name].take()
         if self._stopped:
             return None
         if refusal := self._gate.refuses_launch(launch):

@@ -108,8 +108,40 @@ def test_only_configured_zones_are_offered(world):
 def test_a_subnet_in_another_zone_is_reported_rather_than_used(world):
     config = world.config()
     config["regions"]["us-east-1"] |= {"subnets": {"use1-az1": "subnet-use1-az2"}}
+    del config["regions"]["us-west-2"]
     with pytest.raises(InvalidRequestError, match="subnet-use1-az2 is in zone use1-az2"):
         prices(provider_of(world, **config))
+
+
+def test_a_region_that_fails_does_not_take_the_offerings_of_another_one_away(world, caplog):
+    down = Fault(
+        Call.OFFERINGS,
+        FaultKind.ERROR,
+        code="UnauthorizedOperation",
+        status=403,
+        times=None,
+        region="us-west-2",
+    )
+    provider = provider_of(world)
+
+    async def body(provider):
+        both = {o.key.region for o in await provider.offerings()}
+        world.market.faults.add(down)
+        rest = [{o.key.region for o in await provider.offerings()} for _ in range(2)]
+        world.market.faults.clear()
+        return [both, *rest, {o.key.region for o in await provider.offerings()}]
+
+    both = {"us-east-1", "us-west-2"}
+    assert play(provider, body) == [both, {"us-east-1"}, {"us-east-1"}, both]
+    [told] = [record.getMessage() for record in caplog.records if record.name == "corald_aws"]
+    assert "us-west-2" in told
+    assert "UnauthorizedOperation" in told
+
+
+def test_offerings_fail_when_every_region_does(world):
+    world.fail(Call.OFFERINGS, "Unavailable", times=None)
+    with pytest.raises(TransientError):
+        prices(provider_of(world))
 
 
 def test_what_ec2_receives_is_what_was_meant(world):
@@ -230,6 +262,64 @@ def test_nothing_is_terminated_while_ownership_cannot_be_read(world):
     with pytest.raises(TransientError):
         play(provider_of(world), lambda p: p.terminate([machine]))
     assert not world.ledger().calls(Call.TERMINATE)
+
+
+def test_machines_of_one_region_are_terminated_while_another_one_is_down(world):
+    machine = world.place(G6, ((TAG_CLUSTER, "prod"),))
+    world.market.faults.add(
+        Fault(
+            Call.LIST,
+            FaultKind.ERROR,
+            code="Unavailable",
+            status=503,
+            times=None,
+            region="us-west-2",
+        )
+    )
+    outcomes = play(provider_of(world), lambda p: p.terminate([machine, "i-elsewhere"]))
+    assert outcomes == {
+        machine: TerminateOutcome.REQUESTED,
+        "i-elsewhere": TerminateOutcome.FAILED,
+    }
+
+
+@pytest.mark.parametrize(
+    ("operation", "member", "ask", "error"),
+    [
+        ("RunInstances", "Instances", "launch", OutcomeUnknownError),
+        ("TerminateInstances", "TerminatingInstances", "terminate", OutcomeUnknownError),
+        ("DescribeInstances", "Reservations", "list", TransientError),
+        ("DescribeSubnets", "Subnets", "offerings", TransientError),
+        ("DescribeInstanceTypeOfferings", "InstanceTypeOfferings", "offerings", TransientError),
+        ("DescribeSpotPriceHistory", "SpotPriceHistory", "offerings", TransientError),
+    ],
+)
+def test_an_answer_of_another_shape_is_no_answer(
+    world, monkeypatch, operation, member, ask, error
+):
+    provider = provider_of(world)
+
+    def strip(parsed, model, **_):
+        if model.name == operation:
+            parsed[member] = [{}] if operation != "DescribeInstances" else [{"Instances": [{}]}]
+
+    make = provider._clients._client
+
+    def client(*wanted):
+        made = make(*wanted)
+        made.meta.events.register("after-call.ec2", strip)
+        return made
+
+    monkeypatch.setattr(provider._clients, "_client", client)
+    machine = world.place(G6, ((TAG_CLUSTER, "prod"),))
+    calls = {
+        "launch": lambda p: p.launch(make_request(world, G6)),
+        "terminate": lambda p: p.terminate([machine]),
+        "list": lambda p: p.list_instances(),
+        "offerings": lambda p: p.offerings(),
+    }
+    with pytest.raises(error):
+        play(provider, calls[ask])
 
 
 def test_a_hanging_cloud_blocks_neither_the_loop_nor_the_end(world):

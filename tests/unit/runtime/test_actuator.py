@@ -239,3 +239,17 @@ def test_many_machines_are_given_back_in_several_calls():
         assert len(answer.outcomes) == 100
 
     play(act)
+
+
+def test_a_replacement_does_not_queue_behind_growth():
+    async def act():
+        scene = Scene()
+        growth = [asyncio.create_task(scene.actuator.launch(scene.intent(n))) for n in range(20)]
+        await asyncio.sleep(0)
+        began = scene.clock.now()
+        await scene.actuator.launch(replace(scene.intent(99), urgent=True))
+        assert scene.clock.now() - began < 1.0
+        await asyncio.gather(*growth)
+        assert scene.clock.now() - began >= 15.0
+
+    play(act)
