@@ -1,12 +1,11 @@
 """Carries instructions out at the clouds and turns every outcome into an event.
 
-No retry here: the engine asks again, with the same token. A call that times out may still happen,
-so its outcome is unknown, not failed.
+No retry here: the engine asks again, with the same token. Providers come wrapped
+(`runtime.foreign`), so a call always ends, and only with an error of the contract.
 """
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping
 
 from corald.errors import (
@@ -17,6 +16,7 @@ from corald.errors import (
     ProviderError,
     QuotaExceededError,
     ThrottledError,
+    TransientError,
 )
 from corald.model.events import (
     Event,
@@ -33,8 +33,6 @@ from corald.runtime.buckets import TokenBucket
 from corald.runtime.calls import CountCall, ignore_count
 from corald.runtime.gate import Gate
 
-LAUNCH_TIMEOUT_SECONDS = 90.0
-TERMINATE_TIMEOUT_SECONDS = 60.0
 LAUNCHES_PER_SECOND, LAUNCH_BURST = 1.0, 3
 """Of growth and of replacements each: together what EC2 lets an account do."""
 TERMINATES_PER_SECOND, TERMINATE_BURST = 1.0, 3
@@ -84,15 +82,11 @@ class Actuator:
         if refusal := self._gate.refuses_launch(launch):
             return self._failed(launch, refusal)
         try:
-            async with asyncio.timeout(LAUNCH_TIMEOUT_SECONDS):
-                instance = await provider.launch(launch.request)
-        except TimeoutError:
-            self._count(provider.name, "launch", "timeout")
-            return LaunchUnknown(launch.intent, "no answer in time", self._clock.now())
+            instance = await provider.launch(launch.request)
         except ProviderError as error:
             failure = failure_class(error)
             self._count(provider.name, "launch", failure.kind)
-            if failure.kind == "outcome-unknown":
+            if failure.kind in UNPROVEN:
                 return LaunchUnknown(launch.intent, failure.message, self._clock.now())
             return self._failed(launch, failure)
         self._count(provider.name, "launch", "ok")
@@ -116,12 +110,8 @@ class Actuator:
                 message = "tags were not seen within the last minute"
                 continue
             try:
-                async with asyncio.timeout(TERMINATE_TIMEOUT_SECONDS):
-                    outcomes.update(await provider.terminate(allowed))
+                outcomes.update(await provider.terminate(allowed))
                 self._count(provider.name, "terminate", "ok")
-            except TimeoutError:
-                self._count(provider.name, "terminate", "timeout")
-                message = "no answer in time"
             except ProviderError as error:
                 self._count(provider.name, "terminate", failure_class(error).kind)
                 message = str(error)
@@ -140,7 +130,10 @@ _KINDS: Mapping[type[ProviderError], str] = {
     InvalidRequestError: "invalid-request",
     CredentialsRejectedError: "credentials-rejected",
     InstanceGoneError: "instance-gone",
+    TransientError: "transient",
 }
+UNPROVEN = frozenset({"outcome-unknown", "transient"})
+"""Failures of a create call that do not prove that nothing was rented."""
 
 
 def failure_class(error: ProviderError) -> FailureClass:

@@ -23,6 +23,7 @@ from corald.model.state import Changes, Note
 from corald.model.status import Endpoint, Routes, Status
 from corald.plugin import Clock, Provider
 from corald.runtime.actuator import Actuator
+from corald.runtime.foreign import ForeignProvider
 from corald.runtime.gate import Gate
 from corald.runtime.observer import Intervals, Observer
 from corald.runtime.ports import EventSource, NoteSink, Readiness, ReplicaView, Solving, Store
@@ -65,8 +66,9 @@ class Controller:
         )
         self._gate.committed(self._engine.state.fleet.live_intents())
         self._notes: list[Note] = []
+        self._providers = {n: ForeignProvider(p) for n, p in parts.providers.items()}
         self._actuator = Actuator(
-            parts.providers, clock=parts.clock, gate=self._gate, count=self._count_call
+            self._providers, clock=parts.clock, gate=self._gate, count=self._count_call
         )
         self._inbox: asyncio.Queue[tuple[Batch, asyncio.Future[None] | None]] = asyncio.Queue()
         self._calls: set[asyncio.Task[None]] = set()
@@ -91,7 +93,7 @@ class Controller:
                 ).run(),
                 f"observer-{name}",
             )
-            for name, provider in self._parts.providers.items()
+            for name, provider in self._providers.items()
         ]
         background += [
             (self._run_source(source), f"source-{source.name}") for source in self._parts.sources

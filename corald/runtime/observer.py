@@ -13,7 +13,6 @@ from corald.runtime.actuator import failure_class
 from corald.runtime.calls import CountCall, ignore_count
 from corald.runtime.gate import Gate
 
-READ_TIMEOUT_SECONDS = 60.0
 RETRY_SECONDS = 10.0
 
 
@@ -66,11 +65,10 @@ class Observer:
         while True:
             pause = seconds
             try:
-                async with asyncio.timeout(READ_TIMEOUT_SECONDS):
-                    await observe()
+                await observe()
                 self._count(self._provider.name, what, "ok")
-            except (ProviderError, TimeoutError) as error:
-                self._count(self._provider.name, what, _outcome(error))
+            except ProviderError as error:
+                self._count(self._provider.name, what, failure_class(error).kind)
                 self._emit_failure(what, error)
                 pause = min(seconds, RETRY_SECONDS)
             await self._clock.sleep(pause)
@@ -99,7 +97,7 @@ class Observer:
                 self._emit_failure("interruptions", error)
             await self._clock.sleep(RETRY_SECONDS)
 
-    def _emit_failure(self, what: str, error: Exception) -> None:
+    def _emit_failure(self, what: str, error: ProviderError) -> None:
         self._emit(
             ProviderFailed(
                 provider=self._provider.name,
@@ -109,7 +107,3 @@ class Observer:
                 at=self._clock.now(),
             )
         )
-
-
-def _outcome(error: Exception) -> str:
-    return failure_class(error).kind if isinstance(error, ProviderError) else "timeout"

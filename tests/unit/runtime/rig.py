@@ -102,11 +102,15 @@ class Aim:
         self.target: tuple[Choice, ...] = ()
         self.seconds = 0.0
         self.asked: list[Solve] = []
+        self.bug: Exception | None = None
         self.cancelled: list[int] = []
         self._clock = clock
 
     async def solve(self, request: Solve, *, deadline_seconds: float) -> Event:
         self.asked.append(request)
+        if self.bug is not None and len(self.asked) > 1:
+            await asyncio.sleep(3.0)
+            raise self.bug
         try:
             await asyncio.sleep(self.seconds)
         except asyncio.CancelledError:

@@ -23,6 +23,7 @@ from corald.model.events import FailureClass, Launched, LaunchFailed, LaunchUnkn
 from corald.model.fleet import TerminateOutcome
 from corald.model.plan import Launch, Terminate
 from corald.runtime.actuator import Actuator
+from corald.runtime.foreign import ForeignProvider
 from corald.runtime.gate import Gate
 from corald.testing.scripted import Delay, Fail
 from tests.unit.core.worlds import running_world
@@ -38,7 +39,8 @@ class Scene(Rig):
         super().__init__()
         self.wanted = True
         self.gate = Gate("test", caps=lambda: caps, wanted=lambda _: self.wanted)
-        self.actuator = Actuator({"sim": self.cloud}, clock=self.clock, gate=self.gate)
+        cloud = ForeignProvider(self.cloud)
+        self.actuator = Actuator({"sim": cloud}, clock=self.clock, gate=self.gate)
 
     def intent(self, attempt: int = 1, *, durable: bool = True) -> Launch:
         """A launch of an intent of its own, written ahead unless a test says otherwise."""

@@ -184,16 +184,35 @@ def test_no_call_is_started_after_the_stop():
     play(act)
 
 
-def test_a_bug_in_a_call_ends_the_controller():
+def test_a_bug_of_our_own_in_a_call_ends_the_controller():
+    async def act():
+        rig = Rig()
+        rig.aim.bug = ZeroDivisionError("a bug")
+        await rig.start()
+        rig.aim.target = (choice(1),)
+        await rig.say(10.0)
+        await asyncio.wait([rig.task], timeout=400.0)
+        assert rig.task.done()
+        assert any(isinstance(leaf, ZeroDivisionError) for leaf in leaves(rig.task.exception()))
+
+    play(act)
+
+
+def test_a_bug_of_a_plugin_leaves_the_outcome_unknown_and_the_slot_kept():
     async def act():
         rig = Rig()
         rig.cloud.bug = ZeroDivisionError("a plugin's bug")
         await rig.start()
         rig.aim.target = (choice(1),)
         await rig.say(10.0)
-        await asyncio.wait([rig.task], timeout=30.0)
-        assert rig.task.done()
-        assert any(isinstance(leaf, ZeroDivisionError) for leaf in leaves(rig.task.exception()))
+        await asyncio.sleep(30.0)
+        (intent,) = rig.engine.state.fleet.live_intents()
+        assert intent.unknown_since is not None
+        assert rig.machines() == 0
+        rig.cloud.bug = None
+        await asyncio.sleep(30.0)
+        assert rig.machines() == 1
+        await rig.stop()
 
     play(act)
 
@@ -442,21 +461,18 @@ def test_whoever_waits_while_the_last_commit_fails_is_told():
 def test_a_bug_that_shows_while_stopping_is_not_swallowed():
     async def act():
         rig = Rig()
-        rig.cloud.script(Call.LAUNCH, Delay(3.0))
-        launch = rig.cloud.launch
-
-        async def broken(request):
-            await launch(request)
-            raise ZeroDivisionError("a plugin's bug")
-
-        rig.cloud.launch = broken
         await rig.start()
         rig.aim.target = (choice(1),)
         await rig.say(10.0)
-        await asyncio.sleep(6.0)
+        await asyncio.sleep(1.0)
+        rig.controller._call(_broken(), "broken")
         rig.controller.stop()
         await asyncio.wait([rig.task])
         assert any(isinstance(leaf, ZeroDivisionError) for leaf in leaves(rig.task.exception()))
+
+    async def _broken():
+        await asyncio.sleep(3.0)
+        raise ZeroDivisionError("a bug")
 
     play(act)
 

@@ -14,6 +14,7 @@ from corald.model.events import (
     ProviderFailed,
 )
 from corald.model.fleet import Instance, LaunchRequest
+from corald.runtime.foreign import ForeignProvider
 from corald.runtime.gate import Gate
 from corald.runtime.observer import Intervals, Observer
 from corald.testing.scripted import Delay, Fail
@@ -32,7 +33,7 @@ class Scene(Rig):
 
     async def watch(self, seconds: float) -> None:
         observer = Observer(
-            self.cloud,
+            ForeignProvider(self.cloud),
             clock=self.clock,
             gate=self.gate,
             emit=lambda event: self.events.append((self.clock.now() - T0, event)),
