@@ -35,6 +35,8 @@ def template_library() -> Path:
             load_catalog(), requests, BuildOptions(n_max=2), configurations=CONFIGURATIONS
         )
         CACHE.mkdir(parents=True, exist_ok=True)
+        for outdated in CACHE.glob("e2e-*.clt"):
+            outdated.unlink()
         scratch = path.with_suffix(".new")
         write_library(scratch, made)
         scratch.rename(path)

@@ -17,7 +17,8 @@ import pytest
 from corald.market.faults import Call
 from corald.market.ledger import Effect, Record
 from tests.e2e.library import MODELS
-from tests.e2e.stack import Stack, until
+from tests.e2e.programs import until
+from tests.e2e.stack import Stack
 from tests.e2e.truths import judge, orphan_seconds
 
 ORPHAN_SECONDS = 5.0

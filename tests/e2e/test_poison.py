@@ -11,8 +11,10 @@ from datetime import UTC, datetime, timedelta
 from itertools import cycle, islice
 from typing import Any
 
+from tests.e2e.daemon import PROVIDER
 from tests.e2e.library import MODELS
-from tests.e2e.stack import ACCOUNT, PROVIDER, REGION, Stack, until
+from tests.e2e.programs import ACCOUNT, REGION, until
+from tests.e2e.stack import Stack
 from tests.e2e.truths import calls
 
 RECORDS = 1000

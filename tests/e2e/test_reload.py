@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 
+from corald.cli.app import run
+from tests.e2e.daemon import EVERY_MODEL, Daemon
 from tests.e2e.library import MODELS
-from tests.e2e.stack import EVERY_MODEL, Daemon, Stack, environment, until
+from tests.e2e.programs import until
+from tests.e2e.stack import Stack
 from tests.e2e.truths import calls, launched
 
 SUCCESS = "corald_config_last_reload_successful"
@@ -80,7 +81,7 @@ def test_a_broken_configuration_changes_nothing_and_is_reported_with_its_place(s
         assert str(daemon.config) in details, name
         assert hint in details, name
         assert daemon.metrics()[SUCCESS] == 0
-        assert _checked(daemon) == 78, name
+        assert run(["check", "-c", str(daemon.config)]) == 78, name
         daemon.write(good)
     assert [(m["model"], m["replicas_ready"]) for m in daemon.status()["models"]] == policies
     assert before.keys() <= daemon.metrics().keys()
@@ -118,9 +119,3 @@ def test_a_model_whose_policy_is_removed_goes_on_serving(stack):
     assert not calls(stack.cloud.ledger(), began)
     assert set(stack.cloud.ledger().alive()) == serving
     assert OTHER.model in {endpoint["model"] for endpoint in daemon.endpoints()}
-
-
-def _checked(daemon: Daemon) -> int:
-    """The exit status of `corald check`."""
-    command = [sys.executable, "-m", "corald", "check", "-c", str(daemon.config)]
-    return subprocess.run(command, env=environment(), capture_output=True, check=False).returncode

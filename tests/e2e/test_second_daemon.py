@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 from tests.e2e.library import MODELS
-from tests.e2e.stack import Cloud
+from tests.e2e.programs import Cloud
 from tests.e2e.truths import calls
 
 

@@ -9,8 +9,10 @@ from dataclasses import replace
 import pytest
 
 from corald.market.faults import Call
+from tests.e2e.daemon import EVERY_MODEL
 from tests.e2e.library import MODELS
-from tests.e2e.stack import EVERY_MODEL, Stack, until
+from tests.e2e.programs import until
+from tests.e2e.stack import Stack
 from tests.e2e.truths import calls
 
 RATES = {MODELS[0]: 4.0, MODELS[2]: 0.7}

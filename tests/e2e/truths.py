@@ -76,25 +76,29 @@ def _one_machine_for_an_intent(ledger: Ledger) -> None:
     by_intent: dict[str, list[Entry]] = defaultdict(list)
     for birth in launched(ledger):
         by_intent[dict(birth.tags)["corald:intent"]].append(birth)
-    assert not {intent: births for intent, births in by_intent.items() if len(births) > 1}
-    assert len({births[0].token for births in by_intent.values()}) == len(by_intent)
+    doubled = {intent: births for intent, births in by_intent.items() if len(births) > 1}
+    assert not doubled, f"several machines for one intent: {doubled}"
+    tokens = {births[0].token for births in by_intent.values()}
+    assert len(tokens) == len(by_intent), "two intents with one token"
 
 
 def _one_request_for_a_token(ledger: Ledger) -> None:
     requests: dict[str, set[str]] = defaultdict(set)
     for entry in ledger.calls(Call.LAUNCH):
         requests[entry.token].add(entry.request)
-    assert not {token: found for token, found in requests.items() if len(found) > 1}
+    changed = {token: found for token, found in requests.items() if len(found) > 1}
+    assert not changed, f"several requests with one token: {changed}"
 
 
 def _every_call_was_written_ahead(ledger: Ledger, by_token: Mapping[str, Any]) -> None:
     for entry in ledger.calls(Call.LAUNCH):
         assert entry.token in by_token, f"no intent for {entry}"
-        assert by_token[entry.token]["created_at"] <= entry.at
+        assert by_token[entry.token]["created_at"] <= entry.at, f"called before it was due: {entry}"
 
 
 def _only_ours_were_ended(ledger: Ledger, cluster: str) -> None:
     machines = born(ledger)
     for entry in ended_by_us(ledger):
         tags = dict(machines[entry.instance].tags)
-        assert (tags.get("corald:cluster"), tags.get("corald:managed-by")) == (cluster, "corald")
+        owner = (tags.get("corald:cluster"), tags.get("corald:managed-by"))
+        assert owner == (cluster, "corald"), f"not ours: {entry}"
