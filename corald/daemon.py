@@ -30,10 +30,11 @@ from corald.config import values
 from corald.config.catalog import load_catalog
 from corald.config.ground import check_against_catalog, check_against_library
 from corald.config.settings import load_settings
+from corald.config.units import SecretRef
 from corald.config.values import Settings, needs_restart
 from corald.core.engine import Engine
-from corald.errors import ConfigError, CoraldError
-from corald.library import Library, read_library
+from corald.errors import ConfigError, CoraldError, StoreError
+from corald.library import Library, read_library, write_library
 from corald.model.events import Batch, Offset, PoliciesChanged
 from corald.model.fleet import Replica
 from corald.model.hardware import Catalog
@@ -50,7 +51,7 @@ LAG_EVERY_SECONDS = 0.5
 STATUS_EVERY_SECONDS = 10.0
 BACKUP_EVERY_SECONDS = 3600.0
 CLOSE_SECONDS = 3.0
-"""For each part that is closed at the end: a stop takes less than 20 seconds in all."""
+"""For each kind of part that is closed at the end: a stop takes less than 20 seconds in all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,14 +163,13 @@ def run(settings: Settings) -> None:
         ConfigError, LibraryError: the configuration cannot be used.
         StateLockedError: another daemon has the state directory.
     """
-    configure_logs(settings)
+    _begin_logs(settings, settings.read_secrets())
     asyncio.run(Daemon(settings, Notifier.from_environment()).run())
 
 
-def configure_logs(settings: Settings) -> None:
-    """Begin logging, with every secret of the configuration hidden."""
-    secrets = [reference.read() for reference in settings.secrets]
-    logs.configure(settings.log.level, settings.log.format, secrets=secrets)
+def _begin_logs(settings: Settings, secrets: Mapping[SecretRef, str]) -> None:
+    """Log as configured, with every secret of the configuration hidden."""
+    logs.configure(settings.log.level, settings.log.format, secrets=secrets.values())
 
 
 class Daemon:
@@ -184,18 +184,20 @@ class Daemon:
         self._sinks: list[NoteSink] = [logs.LogSink(), self._metrics]
         self._policies = settings.policies
         self._ground = load_ground(settings)
+        self._hangup = asyncio.Event()
 
     async def run(self) -> None:
         """Build, work until a signal, close everything in the opposite order."""
+        # A reload asked for while parts are being built waits; unhandled it would be the end.
+        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._hangup.set)
         async with AsyncExitStack() as stack:
             # The lock comes first: a second daemon does nothing before it has it.
             store = SqliteStore.open(self._settings.state_dir)
             stack.push_async_callback(store.close)
             stored = await store.load()
             providers = build_providers(self._settings, self._ground.catalog, self._clock)
-            for provider in providers.values():
-                stack.push_async_callback(_closing, provider)
-            solving = ProcessSolving(self._ground.library, self._ground.library_path, self._clock)
+            stack.push_async_callback(_closing, *providers.values())
+            solving = ProcessSolving(self._ground.library, self._keep_library(), self._clock)
             stack.push_async_callback(_closing, solving)
             await solving.start()
             publisher = self._publisher()
@@ -253,6 +255,15 @@ class Daemon:
         controller.stop()
 
     # Parts
+
+    def _keep_library(self) -> Path:
+        """Copy the library for the solver's processes: the file may be replaced while they run."""
+        path = self._settings.state_dir / "templates.in-use.clt"
+        try:
+            write_library(path, self._ground.library)
+        except OSError as error:
+            raise StoreError(f"{path} cannot be written: {error.strerror}") from error
+        return path
 
     def _engine(self, stored: StoredState, providers: frozenset[str]) -> Engine:
         return Engine(
@@ -328,7 +339,10 @@ class Daemon:
             self._notifier.status(_summary(controller))
 
         async def back_up() -> None:
-            await store.backup(self._settings.state_dir / "backup.db")
+            try:
+                await store.backup(self._settings.state_dir / "backup.db")
+            except CoraldError as error:
+                self._note("store_failed", message=str(error))
 
         schedule = Schedule()
         schedule.every(STATUS_EVERY_SECONDS, "status", show)
@@ -344,17 +358,16 @@ class Daemon:
     # While it runs
 
     async def _reload_on_hangup(self, controller: Controller, server: AdminServer) -> None:
-        hangup = asyncio.Event()
-        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, hangup.set)
         while True:
-            await hangup.wait()
-            hangup.clear()
+            await self._hangup.wait()
+            self._hangup.clear()
             await self._reload(controller, server)
 
     async def _reload(self, controller: Controller, server: AdminServer) -> None:
         """Read and check everything, then take all of it or none."""
         try:
-            wanted, token = await asyncio.to_thread(self._read_again)
+            wanted, secrets = await asyncio.to_thread(self._read_again)
+            await self._check_parts(wanted)
         except CoraldError as error:
             for line in str(error).splitlines():
                 self._note("config_reloaded", ok=False, detail=line)
@@ -363,17 +376,27 @@ class Daemon:
         policies = replace(wanted.policies, cluster=self._policies.cluster)
         await controller.deliver(Batch(events=(PoliciesChanged(policies, self._clock.now()),)))
         self._policies = policies
-        server.token = token
-        configure_logs(wanted)
+        server.token = secrets[wanted.http.token] if wanted.http.token else None
+        _begin_logs(wanted, secrets)
         waiting = ", ".join(needs_restart(self._settings, wanted))
         self._note("config_reloaded", ok=True, detail=waiting and f"after a restart: {waiting}")
 
-    def _read_again(self) -> tuple[Settings, str | None]:
+    def _read_again(self) -> tuple[Settings, Mapping[SecretRef, str]]:
         wanted = load_settings(self._settings.path)
         if faults := check_ground(wanted, self._ground):
+            load_ground(wanted)  # what is wrong on disk as well is told by itself
+            faults = (*faults, "what is on disk now would do: restart corald to load it")
             raise ConfigError("\n".join(faults))
-        token = wanted.http.token
-        return wanted, token.read() if token else None
+        if (wanted.catalog, wanted.library) != (self._settings.catalog, self._settings.library):
+            load_ground(wanted)
+        return wanted, wanted.read_secrets()
+
+    async def _check_parts(self, wanted: Settings) -> None:
+        """Refuse what would end the next start, although a reload leaves these parts alone."""
+        providers = build_providers(wanted, load_catalog(wanted.catalog), self._clock)
+        await _closing(*providers.values())
+        if wanted.kafka is not None:
+            kafka_settings(wanted.kafka)
 
     async def _watch_lag(self) -> None:
         while True:
@@ -388,11 +411,11 @@ class Daemon:
             sink.publish(note)
 
 
-async def _closing(part: Provider | ProcessSolving) -> None:
-    """Close a part, but do not wait for it for ever."""
+async def _closing(*parts: Provider | ProcessSolving) -> None:
+    """Close parts, all at once, but do not wait for ever."""
     try:
         async with asyncio.timeout(CLOSE_SECONDS):
-            await part.close()
+            await asyncio.gather(*(part.close() for part in parts))
     except TimeoutError:
         return
 

@@ -8,15 +8,18 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import errno
 import hashlib
 import hmac
 import json
 import os
+import re
 from collections.abc import Awaitable, Callable, Mapping
 from functools import cache
 from importlib.resources import files
 from typing import Any
 
+import structlog
 from aiohttp import web
 from pydantic import ValidationError
 
@@ -42,7 +45,7 @@ from corald.adapters.views import (
 )
 from corald.config.checks import is_loopback
 from corald.config.values import HttpSettings
-from corald.errors import ConfigError, MalformedEventError, StoreError
+from corald.errors import ConfigError, CoraldError, MalformedEventError, StoreError
 from corald.model.events import Batch, Event, PauseRequested
 from corald.model.status import Routes, Status
 from corald.plugin import Clock
@@ -93,6 +96,10 @@ _OPEN = {endpoint.path for endpoint in ENDPOINTS if endpoint.open}
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
+class AddressTakenError(CoraldError):
+    """Another process, perhaps one that is about to end, listens there: worth another try."""
+
+
 class AdminServer:
     """Serves one ControlPlane; `start` it, `stop` it."""
 
@@ -116,6 +123,7 @@ class AdminServer:
         self._clock = clock
         self._routing = routing
         self._runner: web.AppRunner | None = None
+        self._log = structlog.stdlib.get_logger("corald")
         self._hosts = {"localhost", "127.0.0.1", "::1", settings.host, *settings.allowed_hosts}
 
     async def start(self) -> str:
@@ -123,6 +131,7 @@ class AdminServer:
 
         Raises:
             ConfigError: the address cannot be used.
+            AddressTakenError: somebody uses it now.
         """
         app = web.Application(client_max_size=MAX_BODY_BYTES, middlewares=[self._guard])
         for endpoint in ENDPOINTS:
@@ -136,6 +145,8 @@ class AdminServer:
             address = await self._listen(runner)
         except OSError as error:
             await runner.cleanup()
+            if error.errno == errno.EADDRINUSE:
+                raise AddressTakenError("http.bind: another process uses this address") from error
             raise ConfigError(f"http.bind: cannot listen: {error.strerror}") from error
         self._runner = runner
         return address
@@ -178,6 +189,11 @@ class AdminServer:
             response = _failure(503, "too busy to answer in time; try again")
         except StoreError as error:
             response = _failure(503, str(error))
+        except web.RequestPayloadError:
+            response = _failure(400, "the body is not encoded as the headers say")
+        except Exception:  # noqa: BLE001 - logged; a bad answer ends no daemon
+            self._log.exception("request_failed", path=request.path)
+            response = _failure(500, "a fault of corald; its log says more")
         for name, value in SAFE_HEADERS.items():
             response.headers.setdefault(name, value)
         return response
@@ -236,9 +252,10 @@ class AdminServer:
 
     async def _get_audit(self, request: web.Request) -> web.Response:
         wanted = request.query.get("limit", "100")
-        if not (wanted.isascii() and wanted.isdecimal() and 1 <= int(wanted) <= MAX_AUDIT_LINES):
+        limit = int(wanted) if re.fullmatch(r"[0-9]{1,9}", wanted) else 0
+        if not 1 <= limit <= MAX_AUDIT_LINES:
             return _failure(400, f"limit is a number from 1 to {MAX_AUDIT_LINES}")
-        notes = await self._control.audit(int(wanted))
+        notes = await self._control.audit(limit)
         return _json([note_view(note) for note in notes], list[NoteView])
 
     async def _get_cost(self, _: web.Request) -> web.Response:

@@ -24,8 +24,9 @@ SECRET_KEY = re.compile(r"(?:^|_)(?:token|passw\w*|secret\w*|authorization|cooki
 CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 SYSLOG_LEVELS = {"critical": 2, "error": 3, "warning": 4, "info": 6, "debug": 7}
 LIBRARIES = ("aiohttp", "apscheduler", "asyncio", "botocore", "boto3", "urllib3")
-REPEATED_BY_US = ("aiokafka",)
-"""Their connection errors come several times a second; our own adapter says it once."""
+REPEATED_BY_US = ("aiokafka", "aiohttp.server")
+"""Connection errors several times a second, and a traceback for every request that is not HTTP:
+our own adapters say what matters, once."""
 
 WARNINGS = frozenset(
     {

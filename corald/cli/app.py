@@ -7,7 +7,7 @@ import sys
 import typer
 
 from corald.cli import check, live, plan, running, templates
-from corald.cli.common import Exit, exit_code_of
+from corald.cli.common import Exit, exit_code_of, harmless
 from corald.errors import CoraldError
 
 CLICK_USAGE = 2
@@ -47,7 +47,7 @@ def run(arguments: list[str]) -> int:
     except (CoraldError, ExceptionGroup) as error:
         found = _deliberate(error)
         for line in str(found).splitlines():
-            print(f"corald: {line}", file=sys.stderr)
+            print(f"corald: {harmless(line)}", file=sys.stderr)
         return exit_code_of(found)
     return int(result or 0)
 

@@ -54,13 +54,9 @@ class Client:
 
     def __init__(self, url: str, token_file: Path | None) -> None:
         self._url = url
-        self._headers = {"Accept": "application/json"}
+        self._headers = {"Accept": b"application/json"}
         if token_file is not None:
-            try:
-                token = token_file.read_text(encoding="utf-8").strip()
-            except OSError as error:
-                raise UsageError(f"--token-file {token_file}: {error.strerror}") from error
-            self._headers["Authorization"] = f"Bearer {token}"
+            self._headers["Authorization"] = b"Bearer " + _token(token_file)
 
     def get(self, path: str, form: type[T]) -> T:
         """Ask for a value of type `form`."""
@@ -73,13 +69,13 @@ class Client:
     def _ask(self, method: str, path: str, body: bytes | None, form: type[T]) -> T:
         from pydantic import TypeAdapter, ValidationError
 
-        headers = self._headers | ({"Content-Type": "application/json"} if body else {})
+        headers = self._headers | ({"Content-Type": b"application/json"} if body else {})
         try:
             with closing(self._connection()) as connection:
                 connection.request(method, path, body, headers)
                 answer = connection.getresponse()
                 content = answer.read()
-        except (OSError, http.client.HTTPException) as error:
+        except (OSError, UnicodeError, http.client.HTTPException) as error:
             reason = (isinstance(error, OSError) and error.strerror) or str(error)
             raise UnavailableError(f"no daemon answers at {self._url}: {reason}") from error
         if answer.status != 200:
@@ -92,14 +88,24 @@ class Client:
     def _connection(self) -> http.client.HTTPConnection:
         if self._url.startswith("unix:"):
             return _UnixConnection(self._url.removeprefix("unix:"), TIMEOUT_SECONDS)
-        parts = urlsplit(self._url)
         try:
-            port = parts.port
+            parts = urlsplit(self._url)
+            host, port = parts.hostname, parts.port
         except ValueError:
-            port = -1
-        if parts.scheme != "http" or not parts.hostname or port == -1:
+            host = port = None
+        if not host or parts.scheme != "http":
             raise UsageError(f"--url {self._url}: write http://HOST:PORT or unix:/PATH")
-        return http.client.HTTPConnection(parts.hostname, port, timeout=TIMEOUT_SECONDS)
+        return http.client.HTTPConnection(host, port, timeout=TIMEOUT_SECONDS)
+
+
+def _token(file: Path) -> bytes:
+    try:
+        token = file.read_bytes().strip()
+    except OSError as error:
+        raise UsageError(f"--token-file {file}: {error.strerror}") from error
+    if not token or len(token.splitlines()) > 1:
+        raise UsageError(f"--token-file {file}: must hold one line, the token")
+    return token
 
 
 def _failure(status: int, content: bytes) -> CoraldError:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from enum import IntEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 DEFAULT_CONFIG = Path("/etc/corald/corald.toml")
+CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 PIPE_WIDTH = 200
 """Columns of a table that nobody looks at directly."""
 
@@ -89,6 +91,11 @@ def console(*, stderr: bool = False) -> Console:
     )
 
 
+def harmless(text: str) -> str:
+    """Show control characters instead of sending them: clouds and producers wrote the text."""
+    return CONTROL.sub(lambda match: f"\\x{ord(match.group()):02x}", text)
+
+
 def print_json(value: object, form: Any) -> None:  # noqa: ANN401  # any type form
     """Print `value`, which is of type `form`, as JSON that a person can read."""
     from pydantic import TypeAdapter
@@ -107,12 +114,13 @@ def print_table(heads: Sequence[str], rows: Sequence[Sequence[str]], *, title: s
         table.add_column(head.lstrip(">"), justify="right" if number else "left", no_wrap=True)
     for row in rows:
         # Text, not markup: names may contain brackets.
-        table.add_row(*(Text(cell) for cell in row))
+        table.add_row(*(Text(harmless(cell)) for cell in row))
     console().print(table)
 
 
 @contextmanager
 def working(text: str) -> Iterator[None]:
     """Show on a terminal that something is under way."""
-    with console(stderr=True).status(text):
+    shown = console(stderr=True)
+    with shown.status(text) if shown.is_terminal else nullcontext():
         yield

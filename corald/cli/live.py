@@ -10,7 +10,7 @@ from urllib.parse import quote
 import typer
 
 from corald.cli.client import DEFAULT_URL, Client, TokenOption, UrlOption
-from corald.cli.common import Exit, JsonOption, print_json, print_table
+from corald.cli.common import Exit, JsonOption, harmless, print_json, print_table
 
 if TYPE_CHECKING:
     from corald.model.status import Status
@@ -118,10 +118,11 @@ def audit(
         for note in reversed(found):
             at = datetime.fromtimestamp(note.at, UTC).isoformat(timespec="seconds")
             fields = " ".join(f"{name}={value}" for name, value in note.fields.items())
-            print(f"{at} {note.event} {fields}")
+            print(harmless(f"{at} {note.event} {fields}"))
     return Exit.FINE
 
 
+PauseBody = dict[str, bool | str]
 ModelOption = Annotated[str, typer.Option("--model", help="Only this model.")]
 
 
@@ -130,22 +131,32 @@ def pause(
     token_file: TokenOption = None,
     model: ModelOption = "",
     reason: Annotated[str, typer.Option("--reason", help="For the audit log.")] = "",
+    *,
+    as_json: JsonOption = False,
 ) -> int:
     """Stop voluntary actions; interrupted machines are still replaced."""
-    return _pause(Client(url, token_file), model, reason, paused=True)
+    body: PauseBody = {"paused": True, "model": model, "reason": reason}
+    return _pause(Client(url, token_file), body, as_json=as_json)
 
 
 def resume(
-    url: UrlOption = DEFAULT_URL, token_file: TokenOption = None, model: ModelOption = ""
+    url: UrlOption = DEFAULT_URL,
+    token_file: TokenOption = None,
+    model: ModelOption = "",
+    *,
+    as_json: JsonOption = False,
 ) -> int:
     """Allow voluntary actions again."""
-    return _pause(Client(url, token_file), model, "", paused=False)
+    body: PauseBody = {"paused": False, "model": model, "reason": ""}
+    return _pause(Client(url, token_file), body, as_json=as_json)
 
 
-def _pause(client: Client, model: str, reason: str, *, paused: bool) -> int:
-    body = {"paused": paused, "model": model, "reason": reason}
+def _pause(client: Client, body: PauseBody, *, as_json: bool) -> int:
     client.post("/v1/pause", body, dict[str, int])
-    print(f"{model or 'all models'}: {'paused' if paused else 'resumed'}")
+    if as_json:
+        print_json(body, PauseBody)
+    else:
+        print(f"{body['model'] or 'all models'}: {'paused' if body['paused'] else 'resumed'}")
     return Exit.FINE
 
 
@@ -159,7 +170,7 @@ def _show_status(found: Status) -> None:
     state = "synced" if found.synced else f"waiting: {found.waiting}"
     notes = [state, *(["paused"] if found.paused else []), *found.degraded]
     notes += [f"frozen: {found.frozen}"] if found.frozen else []
-    print(f"{found.cluster}: {'; '.join(notes)}")
+    print(harmless(f"{found.cluster}: {'; '.join(notes)}"))
     budget = found.budget_usd_per_hour
     limit = "" if budget is None else f" of {budget:.2f}"
     print(
@@ -214,19 +225,19 @@ def _show_tree(value: object, indent: str = "") -> None:
     pairs = value.items() if isinstance(value, dict) else ()
     for key, inner in pairs:
         if isinstance(inner, dict) and inner:
-            print(f"{indent}{key}:")
+            print(harmless(f"{indent}{key}:"))
             _show_tree(inner, indent + "  ")
         elif isinstance(inner, list) and inner:
-            print(f"{indent}{key}:")
+            print(harmless(f"{indent}{key}:"))
             for item in inner:
                 text = (
                     ", ".join(f"{k}: {_plain(v)}" for k, v in item.items())
                     if isinstance(item, dict)
                     else _plain(item)
                 )
-                print(f"{indent}  - {text}")
+                print(harmless(f"{indent}  - {text}"))
         else:
-            print(f"{indent}{key}: {_plain(inner)}")
+            print(harmless(f"{indent}{key}: {_plain(inner)}"))
 
 
 def _plain(value: object) -> str:

@@ -34,7 +34,9 @@ def demo(
     directory: Annotated[Path, typer.Option(help="Where templates are kept.")] = Path("var/demo"),
     day_seconds: Annotated[float, typer.Option(help="How long one virtual day takes.")] = 120.0,
     seed: Annotated[int, typer.Option(help="Of demand.")] = 1,
-    port: Annotated[int, typer.Option(help="Of the dashboard; 0 takes a free one.")] = 0,
+    port: Annotated[
+        int, typer.Option(min=0, max=65535, help="Of the dashboard; 0 takes a free one.")
+    ] = 0,
 ) -> int:
     """Run a day of six models on simulated clouds, again and again.
 

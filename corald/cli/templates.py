@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import errno
+import os
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from math import inf
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -20,6 +25,7 @@ from corald.cli.common import (
     print_json,
     print_table,
 )
+from corald.errors import ConfigError
 from corald.model.templates import Phase
 
 if TYPE_CHECKING:
@@ -55,7 +61,7 @@ def build(  # noqa: PLR0913 - each is an option of the command
     epsilon: Annotated[
         float, typer.Option(help="Drop templates this close to a split; 0 is exact.")
     ] = 0.0,
-    workers: Annotated[int | None, typer.Option(help="Threads.")] = None,
+    workers: Annotated[int | None, typer.Option(min=1, help="Threads.")] = None,
     paper: Annotated[
         str | None,
         typer.Option(help="Build for a setup of the paper (core, extended), not the policies."),
@@ -64,22 +70,25 @@ def build(  # noqa: PLR0913 - each is an option of the command
     as_json: JsonOption = False,
 ) -> int:
     """Search the best templates for every policy of the configuration."""
-    from corald.library import write_library
+    from corald.config.settings import load_settings
+    from corald.daemon import library_path
     from corald.simulation.paper import build_paper_library
     from corald.templates.build import BuildOptions
 
+    if not (n_max >= 1 and 0 < rho < inf and 0 <= epsilon < 1):
+        raise UsageError("--n-max is at least 1, --rho above 0, --epsilon from 0 to below 1")
     options = BuildOptions(n_max=n_max, rho=rho, epsilon=epsilon, workers=workers)
-    if paper is None:
-        library, target = _build_for_policies(config, options, output)
-    else:
-        target = output or Path(f"{paper}.clt")
-        with _progress() as progress:
-            library = build_paper_library(paper, options, progress)
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        write_library(target, library)
-    except OSError as error:
-        raise UsageError(f"{target} cannot be written: {error.strerror}") from error
+    settings = load_settings(config, in_service=False) if paper is None else None
+    target = output or (library_path(settings, existing=False) if settings else f"{paper}.clt")
+    target = Path(target)
+    _make_way(target)
+    with _progress() as progress:
+        library = (
+            _build_for_policies(settings, options, progress)
+            if settings is not None
+            else build_paper_library(str(paper), options, progress)
+        )
+    _write(target, library)
     if as_json:
         made = {
             "library": str(target),
@@ -93,23 +102,43 @@ def build(  # noqa: PLR0913 - each is an option of the command
 
 
 def _build_for_policies(
-    config: Path, options: BuildOptions, output: Path | None
-) -> tuple[Library, Path]:
-    """Build the library of a configuration, and say where it belongs."""
+    settings: Settings, options: BuildOptions, progress: Callable[[BuildProgress], None]
+) -> Library:
     from corald.config.catalog import load_catalog
-    from corald.config.settings import load_settings
-    from corald.daemon import library_path
     from corald.templates.build import build_library
 
-    settings = load_settings(config, in_service=False)
     catalog = load_catalog(settings.catalog)
     options = replace(options, groups=_groups(catalog, settings))
     sold = frozenset().union(*options.groups)
-    with _progress() as progress:
-        library = build_library(
-            catalog, _requests(settings.policies), options, configurations=sold, progress=progress
-        )
-    return library, output or library_path(settings, existing=False)
+    return build_library(
+        catalog, _requests(settings.policies), options, configurations=sold, progress=progress
+    )
+
+
+def _make_way(target: Path) -> None:
+    """Make sure that the library can be written, before minutes are spent on it."""
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        if target.is_dir():
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        with TemporaryFile(dir=target.parent):
+            pass
+    except OSError as error:
+        raise UsageError(f"{target} cannot be written: {error.strerror}") from error
+
+
+def _write(target: Path, library: Library) -> None:
+    from corald.library import write_library
+
+    empty = [str(key) for key, table in library.tables.items() if not len(table)]
+    if len(empty) == len(library.tables):
+        raise ConfigError(f"no template meets the targets, so {target} is left as it was")
+    for key in empty:
+        print(f"corald: no template meets the targets of {key}", file=sys.stderr)
+    try:
+        write_library(target, library)
+    except OSError as error:
+        raise UsageError(f"{target} cannot be written: {error.strerror}") from error
 
 
 def list_(
@@ -230,7 +259,8 @@ def _groups(catalog: Catalog, settings: Settings) -> list[frozenset[str]]:
 def _progress() -> Iterator[Callable[[BuildProgress], None]]:
     from rich.progress import Progress
 
-    with Progress(console=console(stderr=True), transient=True) as bar:
+    shown = console(stderr=True)
+    with Progress(console=shown, transient=True, disable=not shown.is_terminal) as bar:
         task = bar.add_task("building templates", total=None)
 
         def show(step: BuildProgress) -> None:

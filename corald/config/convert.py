@@ -29,6 +29,7 @@ def rules(config: ConfigFile) -> Rules:
         resolve_every_seconds=config.solver.resolve_every,
         solver_deadline_seconds=config.solver.deadline,
         solver_gap=config.solver.gap,
+        min_saving_share=config.switching.min_saving,
         amortize_seconds=config.switching.amortize,
         boot_seconds=config.switching.boot,
         load_gib_per_second=config.switching.load_gib_per_second,

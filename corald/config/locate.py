@@ -43,6 +43,8 @@ class _Scanner:
         self.text = text
         self.at = 0
         self.lines: dict[Path, int] = {}
+        self._counted = (0, 1)
+        """A place that was passed, and its line."""
         self._elements: dict[Path, int] = {}
         """Index of the newest element of every array of tables."""
 
@@ -143,4 +145,6 @@ class _Scanner:
         return self.at < len(self.text)
 
     def _line(self) -> int:
-        return self.text.count("\n", 0, self.at) + 1
+        place, line = self._counted
+        self._counted = (self.at, line + self.text.count("\n", place, self.at))
+        return self._counted[1]

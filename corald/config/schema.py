@@ -6,9 +6,10 @@ Defaults come from the model values that the tables become, so that each is stat
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from corald.config.units import Duration, DurationOrNever, PositiveDuration, Secret
 from corald.model.policy import OrphanModels, OrphanPolicy, Rebalance, Rules, SpotUse
@@ -16,14 +17,63 @@ from corald.model.templates import Engine, Serving
 
 RULES = Rules()
 
-ClusterName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]{0,30}$")]
+
+def _like(pattern: str, meaning: str) -> AfterValidator:
+    """Allow strings like `pattern`; others are told its `meaning` rather than an expression."""
+    allowed = re.compile(pattern)
+
+    def check(text: str) -> str:
+        if allowed.fullmatch(text) is None:
+            raise ValueError(f"must be {meaning}")
+        return text
+
+    return AfterValidator(check)
+
+
+ClusterName = Annotated[
+    str,
+    _like(
+        r"[a-z][a-z0-9-]{0,30}",
+        "at most 31 small letters, digits and hyphens, beginning with a letter",
+    ),
+]
 """Short, since machine names and tokens derive from it."""
-Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]{0,62}$")]
-Topic = Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{1,249}$")]
-Text = Annotated[str, Field(min_length=1, max_length=1024, pattern=r"^[^\x00-\x1f\x7f]+$")]
-AbsolutePath = Annotated[str, Field(pattern=r"^/[^\x00-\x1f\x7f]*$")]
+Name = Annotated[
+    str,
+    _like(
+        r"[a-z0-9][a-z0-9._-]{0,62}",
+        "at most 63 small letters, digits, dots, hyphens and underscores, "
+        "beginning with a letter or digit",
+    ),
+]
+Topic = Annotated[
+    str,
+    _like(
+        r"[A-Za-z0-9._-]{1,249}",
+        "the name of a topic: at most 249 letters, digits, dots, hyphens and underscores",
+    ),
+]
+Text = Annotated[
+    str, _like(r"[^\x00-\x1f\x7f]{1,1024}", "1 to 1024 characters without line breaks")
+]
+AbsolutePath = Annotated[
+    str, _like(r"/[^\x00-\x1f\x7f]*", 'an absolute path, such as "/var/lib/corald"')
+]
 Texts = Annotated[tuple[Text, ...], Field(strict=False)]
-Pattern = Annotated[str, Field(pattern=r"^[A-Za-z0-9*?\[\]!._+-]{1,200}$")]
+Pattern = Annotated[
+    str,
+    _like(
+        r"[A-Za-z0-9*?\[\]!._+-]{1,200}",
+        'a name or a shell-style pattern of names, such as "g6.*"',
+    ),
+]
+Image = Annotated[
+    str,
+    _like(
+        r"([A-Za-z0-9][A-Za-z0-9._/:@-]{0,511})?",
+        'the name of an image, such as "registry.example/serve@sha256:..."',
+    ),
+]
 Patterns = Annotated[tuple[Pattern, ...], Field(strict=False)]
 Share = Annotated[float, Field(ge=0, le=1)]
 Count = Annotated[int, Field(ge=0, le=1_000_000)]
@@ -134,8 +184,9 @@ class Disruption(Table):
 
 
 class Switching(Table):
-    """What starting a replica costs."""
+    """What starting a replica costs, and what a change must save."""
 
+    min_saving: Share = RULES.min_saving_share
     amortize: PositiveDuration = RULES.amortize_seconds
     boot: Duration = RULES.boot_seconds
     load_gib_per_second: Positive = RULES.load_gib_per_second
@@ -248,7 +299,7 @@ class Policy(Table):
     max_usd_per_hour: Usd | None = None
     drain_deadline: Duration = 600.0
     templates: Templates = Templates()
-    image: Annotated[str, Field(pattern=r"^([A-Za-z0-9][A-Za-z0-9._/:@-]{0,511})?$")] = ""
+    image: Image = ""
     engine_args: Texts = ()
     ready_after: PositiveCount = 2
     rebalance: Annotated[Rebalance, Field(strict=False)] = Rebalance.PREFER

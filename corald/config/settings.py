@@ -14,7 +14,7 @@ from corald.config.checks import Finding, check_file, check_policy
 from corald.config.convert import model_policy, rules, settings_of
 from corald.config.faults import Source, explain, suggest
 from corald.config.schema import ConfigFile, DropInFile, Policy, Table
-from corald.config.sources import presets, read_source
+from corald.config.sources import drop_ins, presets, read_source
 from corald.config.units import SecretRef
 from corald.config.values import Settings
 from corald.errors import ConfigError
@@ -89,8 +89,12 @@ class _Loading:
             return None
 
     def drop_ins(self, directory: Path) -> None:
-        """Read `*.toml` of `directory` in lexical order; a missing directory is an empty one."""
-        for path in sorted(directory.glob("*.toml")):
+        try:
+            paths = drop_ins(directory)
+        except ConfigError as error:
+            self.faults.append(str(error))
+            return
+        for path in paths:
             if (source := self.read(path)) and (file := self.validate(source, DropInFile)):
                 self.add(source, file.policies)
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from corald.config.faults import Source
 from corald.config.locate import key_lines
+from corald.config.units import open_file
 from corald.errors import ConfigError
 
 SIZE_LIMIT_BYTES = 1 << 20
@@ -26,7 +27,7 @@ def read_source(path: Path) -> Source:
         ConfigError: not a readable regular file, writable by others, too big, or not TOML.
     """
     try:
-        with path.open("rb") as file:
+        with open_file(path) as file:
             status = os.fstat(file.fileno())
             if not stat.S_ISREG(status.st_mode):
                 raise ConfigError(f"{path}: is not a file")
@@ -41,6 +42,23 @@ def read_source(path: Path) -> Source:
     if len(content) > SIZE_LIMIT_BYTES:
         raise ConfigError(f"{path}: is larger than 1 MiB")
     return parse_source(str(path), content)
+
+
+def drop_ins(directory: Path) -> list[Path]:
+    """List `*.toml` of `directory` in lexical order; a missing directory is an empty one.
+
+    Hidden files are an editor's own.
+
+    Raises:
+        ConfigError: it is there and cannot be listed; to take it for empty would drop policies.
+    """
+    try:
+        paths = sorted(directory.iterdir())
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise ConfigError(f"{directory}: cannot be read: {error.strerror}") from error
+    return [path for path in paths if path.suffix == ".toml" and not path.name.startswith(".")]
 
 
 def parse_source(name: str, content: bytes) -> Source:

@@ -7,7 +7,7 @@ import re
 import stat
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, BinaryIO, Literal
 
 from pydantic import BeforeValidator, Field
 
@@ -58,6 +58,15 @@ DurationOrNever = Annotated[
 ]
 
 
+def open_file(path: Path) -> BinaryIO:
+    """Open a file to read it; a pipe in its place does not make us wait for a writer."""
+    return open(path, "rb", opener=_without_waiting)
+
+
+def _without_waiting(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC)
+
+
 @dataclass(frozen=True, slots=True)
 class SecretRef:
     """Where a secret is; the secret itself is read when it is needed and kept nowhere."""
@@ -76,7 +85,9 @@ class SecretRef:
         """
         path = self._path()
         try:
-            with path.open("rb") as file:
+            with open_file(path) as file:
+                if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                    raise ConfigError(f"secret {self}: {path} is not a file")
                 if self.kind == "file" and stat.S_IMODE(os.fstat(file.fileno()).st_mode) & 0o027:
                     raise ConfigError(
                         f"secret {self}: others may read or write it; run: chmod 0600 {path}"

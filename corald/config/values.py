@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -114,6 +114,14 @@ class Settings:
         found = (self.http.token, sasl.password if sasl else None)
         return tuple(reference for reference in found if reference is not None)
 
+    def read_secrets(self) -> Mapping[SecretRef, str]:
+        """Read every secret, once.
+
+        Raises:
+            ConfigError: one cannot be read.
+        """
+        return {reference: reference.read() for reference in self.secrets}
+
 
 def needs_restart(running: Settings, wanted: Settings) -> tuple[str, ...]:
     """List the parts of `wanted` that a reload cannot bring into force."""
@@ -122,8 +130,10 @@ def needs_restart(running: Settings, wanted: Settings) -> tuple[str, ...]:
         "providers": (_plugins(running), _plugins(wanted)),
         **{
             name: (getattr(running, name), getattr(wanted, name))
-            for name in ("state_dir", "catalog", "library", "http", "kafka", "events", "observe")
+            for name in ("state_dir", "catalog", "library", "kafka", "events", "observe")
         },
+        # A new token is taken at once.
+        "http": (replace(running.http, token=None), replace(wanted.http, token=None)),
     }
     return tuple(sorted(name for name, (old, new) in parts.items() if old != new))
 

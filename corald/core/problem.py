@@ -111,6 +111,7 @@ def build_problem(  # noqa: PLR0913 - everything a plan depends on, in one place
         budget_usd_per_hour=None if limit is None else max(0.0, limit - others),
         new_usd_per_hour=None if limit is None else max(0.0, limit - committed_spend(live)),
         gap=rules.solver_gap,
+        min_saving=rules.min_saving_share,
     )
 
 

@@ -93,7 +93,7 @@ class ClusterState:
         """Why nothing voluntary may happen now; empty when it may."""
         rules = self.policies.rules
         if self.adopting:
-            return "adopting machines after the store was lost"
+            return "a new store: waiting until every provider has been listed once"
         served = [r for r in self.fleet.replicas.values() if r.ever_ready]
         unready = sum(r.state is ReplicaState.STARTING for r in served)
         many = unready > rules.freeze_unready_share * len(served)

@@ -99,6 +99,8 @@ class Rules:
     amortize_seconds: float = 3600.0
     """The interval K spreads a start over."""
     boot_seconds: float = 120.0
+    min_saving_share: float = 0.02
+    """Of the cost of the plan: what runs is not changed to save less."""
     load_gib_per_second: float = 1.0
     """Modelled speed of loading weights, per node."""
     default_availability: int = 8

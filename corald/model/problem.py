@@ -83,6 +83,8 @@ class Problem:
     """What may be committed for new machines while all that runs is still paid for."""
     gap: float = 0.005
     """Stop when the proven relative gap is this small."""
+    min_saving: float = 0.0
+    """Share of the objective: what runs is not changed to save less than this."""
 
 
 @dataclass(frozen=True, slots=True)

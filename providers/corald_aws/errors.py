@@ -97,10 +97,16 @@ _PREFIXES = (
     ("Throttling", Meaning.THROTTLE),
     ("AuthFailure.", Meaning.AUTH),
     ("InvalidAMIID.", Meaning.CONFIG),
-    ("InvalidSubnetID.", Meaning.CONFIG),
+    ("InvalidAvailabilityZone", Meaning.CONFIG),
     ("InvalidGroup.", Meaning.CONFIG),
+    ("InvalidIamInstanceProfile", Meaning.CONFIG),
+    ("InvalidKeyPair.", Meaning.CONFIG),
     ("InvalidParameter", Meaning.CONFIG),
+    ("InvalidSecurityGroupID.", Meaning.CONFIG),
+    ("InvalidSnapshot.", Meaning.CONFIG),
+    ("InvalidSubnet", Meaning.CONFIG),
     ("InvalidUserData.", Meaning.CONFIG),
+    ("InvalidZone.", Meaning.CONFIG),
 )
 _PLAIN: Mapping[Meaning | None, type[ProviderError]] = {
     Meaning.THROTTLE: ThrottledError,
@@ -119,6 +125,9 @@ _CREDENTIALS = (
     TokenRetrievalError,
     UnauthorizedSSOTokenError,
 )
+
+_UNREADABLE = LookupError | TypeError | ValueError
+"""What reading an answer of another shape than expected raises."""
 
 
 def meaning_of(code: str, http_status: int) -> Meaning | None:
@@ -167,7 +176,8 @@ def ambiguous(operation: Operation, message: str, *, code: str = "") -> Provider
 def translate(operation: Operation, error: Exception, *, bucket: str = "") -> ProviderError:
     """Turn whatever boto3 raised into a ProviderError.
 
-    What is not an answer of the service (timeout, reset, unreadable XML) is ambiguous.
+    What is not an answer of the service (timeout, reset, unreadable XML, missing members) is
+    ambiguous.
     """
     if isinstance(error, ClientError):
         said = error.response.get("Error", {})
@@ -179,6 +189,6 @@ def translate(operation: Operation, error: Exception, *, bucket: str = "") -> Pr
         return CredentialsRejectedError(text, code=type(error).__name__)
     if isinstance(error, ParamValidationError):
         return InvalidRequestError(text, code="ParamValidation")
-    if isinstance(error, BotoCoreError | ResponseParserError | OSError | ValueError):
+    if isinstance(error, BotoCoreError | ResponseParserError | OSError | _UNREADABLE):
         return ambiguous(operation, text, code=type(error).__name__)
     raise error

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
@@ -29,6 +30,7 @@ from corald_aws.settings import Settings
 from corald_aws.terminate import terminate_in_region
 
 T = TypeVar("T")
+_log = logging.getLogger("corald_aws")
 
 IDS_PER_READ = 200
 """Values that one filter may have."""
@@ -55,6 +57,7 @@ class AwsProvider:
         self._prices = ListPrices(self._clients, context.catalog)
         self._zone_ids: dict[str, dict[str, str]] = {}
         self._root_devices: dict[str, str] = {}
+        self._told: dict[str, str] = {}
         self._closed = asyncio.Event()
 
     @classmethod
@@ -63,11 +66,27 @@ class AwsProvider:
         return cls(read_settings(Settings, config, context.name), context)
 
     async def offerings(self) -> Sequence[Offering]:
-        """List what each configured zone sells of the catalogue, at today's prices."""
-        found = await asyncio.gather(
-            *(self._counted(self._offerings(region)) for region in self._settings.regions)
+        """List what each configured zone sells of the catalogue, at today's prices.
+
+        A region that fails is left out, so that the others can still be used.
+        """
+        regions = tuple(self._settings.regions)
+        answers = await asyncio.gather(
+            *(self._counted(self._offerings(region)) for region in regions), return_exceptions=True
         )
-        return [offering for offerings in found for offering in offerings]
+        found: list[Offering] = []
+        errors: dict[str, ProviderError] = {}
+        for region, answer in zip(regions, answers, strict=True):
+            if isinstance(answer, ProviderError):
+                errors[region] = answer
+            elif isinstance(answer, BaseException):
+                raise answer
+            else:
+                found += answer
+        if len(errors) == len(regions):
+            raise next(iter(errors.values()))
+        self._tell(errors)
+        return found
 
     async def quotas(self) -> Sequence[Quota]:
         """EC2 itself does not tell the account's limits: an exceeded one shows when launching."""
@@ -150,6 +169,14 @@ class AwsProvider:
 
     # Offerings
 
+    def _tell(self, errors: Mapping[str, ProviderError]) -> None:
+        """Log which regions are left out, once for each reason."""
+        for region, error in errors.items():
+            if self._told.get(region) != (reason := error.code or str(error)):
+                _log.warning("%s: nothing is rented in %s for now: %s", self.name, region, error)
+                self._told[region] = reason
+        self._told = {region: self._told[region] for region in errors}
+
     async def _offerings(self, region: str) -> list[Offering]:
         now = self._context.clock.now()
         kinds = [kind.name for kind in aws_types(self._context.catalog)]
@@ -181,30 +208,35 @@ class AwsProvider:
         """Learn zone ids by zone name, once, from the configured subnets; and check those."""
         if region not in self._zone_ids:
             wanted = self._settings.regions[region].subnets
-            reply = await self._clients.ec2(
+            actual = await self._clients.ec2(
                 Operation.READ,
                 region,
-                lambda client: client.describe_subnets(SubnetIds=list(wanted.values())),
+                lambda client: replies.subnets(
+                    client.describe_subnets(SubnetIds=list(wanted.values()))
+                ),
             )
-            actual = {row["SubnetId"]: row for row in reply["Subnets"]}
             for zone, subnet in wanted.items():
-                found = actual[subnet]["AvailabilityZoneId"]
+                found = actual[subnet].zone_id if subnet in actual else "none that AWS tells"
                 if found != zone:
                     raise InvalidRequestError(
                         f"{subnet} is in zone {found}, not in {zone};"
                         f" mend providers.{self.name}.regions.{region}.subnets"
                     )
-            self._zone_ids[region] = {
-                row["AvailabilityZone"]: row["AvailabilityZoneId"] for row in actual.values()
-            }
+            self._zone_ids[region] = {place.zone: place.zone_id for place in actual.values()}
         return self._zone_ids[region]
 
     async def _sold(self, region: str, kinds: list[str]) -> list[tuple[str, str]]:
         call = requests.type_offerings(self._settings.regions[region].subnets, kinds)
-        rows = await self._all(
-            region, "describe_instance_type_offerings", "InstanceTypeOfferings", call
+        return await self._all(
+            region,
+            "describe_instance_type_offerings",
+            call,
+            lambda pages: sorted(
+                (row["InstanceType"], row["Location"])
+                for page in pages
+                for row in page["InstanceTypeOfferings"]
+            ),
         )
-        return sorted((row["InstanceType"], row["Location"]) for row in rows)
 
     async def _spot_prices(
         self, region: str, kinds: list[str], zone_ids: Mapping[str, str], now: float
@@ -214,15 +246,26 @@ class AwsProvider:
             "ProductDescriptions": ["Linux/UNIX"],
             "StartTime": now,
         }
-        rows = await self._all(region, "describe_spot_price_history", "SpotPriceHistory", call)
-        return replies.newest_spot_prices(rows, zone_ids)
+        return await self._all(
+            region,
+            "describe_spot_price_history",
+            call,
+            lambda pages: replies.newest_spot_prices(
+                (row for page in pages for row in page["SpotPriceHistory"]), zone_ids
+            ),
+        )
 
     async def _all(
-        self, region: str, operation: str, member: str, call: dict[str, Any]
-    ) -> list[Mapping[str, Any]]:
-        def read(client: Any) -> list[Mapping[str, Any]]:  # noqa: ANN401 - boto3 has no types
-            pages = client.get_paginator(operation).paginate(**call)
-            return [row for page in pages for row in page[member]]
+        self,
+        region: str,
+        operation: str,
+        call: Mapping[str, Any],
+        parse: Callable[[Iterable[Mapping[str, Any]]], T],
+    ) -> T:
+        """Read all pages of an answer."""
+
+        def read(client: Any) -> T:  # noqa: ANN401 - boto3 has no types
+            return parse(client.get_paginator(operation).paginate(**call))
 
         return await self._clients.ec2(Operation.READ, region, read)
 
@@ -231,13 +274,15 @@ class AwsProvider:
     async def _run(self, request: LaunchRequest, call: dict[str, Any]) -> Instance:
         region = request.offering.region
         kind = self._context.catalog.instance_types.get(request.offering.instance_type)
-        reply = await self._clients.ec2(
+        subnets = self._subnets(region)
+        return await self._clients.ec2(
             Operation.CREATE,
             region,
-            lambda client: client.run_instances(**call),
+            lambda client: replies.instance(
+                client.run_instances(**call)["Instances"][0], self.name, region, subnets
+            ),
             bucket=kind.quota_family if kind else "",
         )
-        return replies.instance(reply["Instances"][0], self.name, region, self._subnets(region))
 
     async def _root_device(self, request: LaunchRequest) -> str | None:
         """Ask for the image's root device, once, where its volume shall have another size."""
@@ -249,13 +294,14 @@ class AwsProvider:
             describe = self._clients.ec2(
                 Operation.READ,
                 request.offering.region,
-                lambda client: client.describe_images(ImageIds=[image]),
+                lambda client: str(
+                    client.describe_images(ImageIds=[image])["Images"][0]["RootDeviceName"]
+                ),
             )
             try:
-                reply = await self._counted(describe)
+                self._root_devices[image] = await self._counted(describe)
             except TransientError as error:  # nothing has been asked for yet: ask again later
                 raise ThrottledError(str(error), code=error.code) from error
-            self._root_devices[image] = reply["Images"][0]["RootDeviceName"]
         return self._root_devices[image]
 
     async def _by_token(self, request: LaunchRequest) -> Instance | None:
@@ -264,7 +310,10 @@ class AwsProvider:
         return same_zone[0] if same_zone else None
 
     async def _by_ids(self, ids: Sequence[str]) -> list[Instance]:
-        """Read machines wherever they are, or raise: half an answer would be none."""
+        """Read machines wherever they are; raise only when no region answers.
+
+        A region that is down must not keep machines of another one running.
+        """
         pages = await asyncio.gather(
             *(
                 self._listed(region, requests.by_ids(ids[start : start + IDS_PER_READ]))
@@ -272,25 +321,33 @@ class AwsProvider:
                 for start in range(0, len(ids), IDS_PER_READ)
             )
         )
-        for page in pages:
-            if page.error is not None:
-                raise page.error
+        errors = [page.error for page in pages if page.error is not None]
+        if errors and len(errors) == len(pages):
+            raise errors[0]
         return [instance for page in pages for instance in page.instances]
 
     async def _listed(self, region: str, call: dict[str, Any]) -> _Page:
         """Read all pages of one region; keeps those before the one that failed."""
         found: list[Instance] = []
         subnets = self._subnets(region)
+
+        def read(client: Any, call: Mapping[str, Any]) -> tuple[list[Instance], str]:  # noqa: ANN401 - boto3 has no types
+            reply = client.describe_instances(**call)
+            page = replies.instances(reply, self.name, region, subnets)
+            return page, reply.get("NextToken", "")
+
         while True:
             try:
-                describe = partial(_describe_instances, call=call)
-                reply = await self._counted(self._clients.ec2(Operation.READ, region, describe))
+                describe = partial(read, call=call)
+                page, more = await self._counted(
+                    self._clients.ec2(Operation.READ, region, describe)
+                )
             except ProviderError as error:
                 return _Page(found, error)
-            found += replies.instances(reply, self.name, region, subnets)
-            if not reply.get("NextToken"):
+            found += page
+            if not more:
                 return _Page(found)
-            call = {**call, "NextToken": reply["NextToken"]}
+            call = {**call, "NextToken": more}
 
     def _subnets(self, region: str) -> dict[str, str]:
         return {v: k for k, v in self._settings.regions[region].subnets.items()}
@@ -303,8 +360,3 @@ class AwsProvider:
             if error.code and meaning_of(error.code, 0) is None:
                 self.unknown_codes[error.code] += 1
             raise
-
-
-def _describe_instances(client: Any, call: Mapping[str, Any]) -> Mapping[str, Any]:  # noqa: ANN401 - boto3 has no types
-    page: Mapping[str, Any] = client.describe_instances(**call)
-    return page

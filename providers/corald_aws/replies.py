@@ -1,10 +1,15 @@
-"""Answers of AWS turned into corald's values: pure, and forgiving about what is missing."""
+"""Answers of AWS turned into corald's values: pure, and forgiving about what may be missing.
+
+What may not be missing raises KeyError or alike; `errors.translate` makes that an answer that
+nobody can read, so these functions run where it sees them.
+"""
 
 from __future__ import annotations
 
 import json
 import math
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from corald.model.fleet import Instance, InstanceState
@@ -59,6 +64,22 @@ def instance(
         state_reason=reason.get("Code", ""),
         token=row.get("ClientToken", ""),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a subnet is: the zone's name, which differs between accounts, and its id."""
+
+    zone: str
+    zone_id: str
+
+
+def subnets(reply: Mapping[str, Any]) -> dict[str, Place]:
+    """Read a DescribeSubnets answer by subnet."""
+    return {
+        row["SubnetId"]: Place(row["AvailabilityZone"], row["AvailabilityZoneId"])
+        for row in reply["Subnets"]
+    }
 
 
 def newest_spot_prices(

@@ -46,10 +46,10 @@ async def terminate_in_region(
 async def _bisect(clients: Clients, region: str, ids: Sequence[str]) -> dict[str, TerminateOutcome]:
     """Halve the ids until the bad ones stand alone; to terminate twice does no harm."""
     try:
-        reply = await clients.ec2(
+        return await clients.ec2(
             Operation.TERMINATE,
             region,
-            lambda client: client.terminate_instances(InstanceIds=list(ids)),
+            lambda client: _outcomes(client.terminate_instances(InstanceIds=list(ids))),
         )
     except ProviderError as error:
         if error.code not in _ONE_SPOILS_ALL:
@@ -59,6 +59,9 @@ async def _bisect(clients: Clients, region: str, ids: Sequence[str]) -> dict[str
         half = len(ids) // 2
         outcomes = await _bisect(clients, region, ids[:half])
         return outcomes | await _bisect(clients, region, ids[half:])
+
+
+def _outcomes(reply: Mapping[str, Any]) -> dict[str, TerminateOutcome]:
     return {row["InstanceId"]: _outcome(row) for row in reply["TerminatingInstances"]}
 
 

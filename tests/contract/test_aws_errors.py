@@ -60,6 +60,8 @@ ON_CREATE = [
         InvalidUserData.Malformed InvalidBlockDeviceMapping UnsupportedOperation
         UnknownParameter TagPolicyViolation TagLimitExceeded CustomerKeyHasBeenRevoked
         ZonesMismatched InvalidClientToken DryRunOperation InvalidInstanceID.Malformed
+        InvalidKeyPair.NotFound InvalidSecurityGroupID.NotFound InvalidSnapshot.NotFound
+        InvalidSubnet InvalidAvailabilityZone InvalidZone.NotFound
         """,
         400,
         errors.InvalidRequestError,
@@ -128,6 +130,7 @@ def test_a_full_subnet_is_to_blame_rather_than_the_offering():
             errors.TransientError,
         ),
         (ConnectionResetError(), errors.OutcomeUnknownError, errors.TransientError),
+        (KeyError("Instances"), errors.OutcomeUnknownError, errors.TransientError),
         (NoCredentialsError(), errors.CredentialsRejectedError, errors.CredentialsRejectedError),
         (
             ParamValidationError(report="r"),

@@ -133,3 +133,25 @@ def test_the_example_configuration_and_the_unit_are_installed(installed: Path, n
     file = installed / "share" / "corald" / name
     assert file.read_text() == (REPOSITORY / name).read_text()
     assert file.read_text().strip()
+
+
+def test_the_installed_example_lacks_nothing_but_a_template_library(
+    installed: Path, tmp_path: Path
+) -> None:
+    example = (installed / "share" / "corald" / "config.example.toml").read_text()
+    config = tmp_path / "corald.toml"
+    config.write_text(example.replace("/var/lib/corald", str(tmp_path)))
+    config.chmod(0o640)
+    done = subprocess.run(
+        [installed / "bin" / "corald", "check", "-c", config],
+        cwd=tmp_path,
+        env={"PATH": os.environ["PATH"]},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 78
+    assert done.stderr == (
+        f"corald: no template library at {tmp_path}/templates.clt; "
+        f"build one: corald templates build -c {config}\n"
+    )

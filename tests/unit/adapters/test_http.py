@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import json
 import socket
 import stat
@@ -13,8 +14,8 @@ from typing import Any
 import aiohttp
 import pytest
 
-from corald.adapters import http
-from corald.adapters.http import ENDPOINTS, AdminServer
+from corald.adapters import http, logs
+from corald.adapters.http import ENDPOINTS, AddressTakenError, AdminServer
 from corald.adapters.metrics import Metrics
 from corald.adapters.views import CostView, PlanView, from_json
 from corald.config.values import HttpSettings
@@ -258,6 +259,7 @@ def test_what_is_not_asked_for_properly_is_refused() -> None:
     async def use(site: Site) -> None:
         big = b'{"x": "' + b"x" * (64 << 10) + b'"}'
         as_json = {"Content-Type": "application/json"}
+        as_gzip = as_json | {"Content-Encoding": "gzip"}
         cases = (
             ("GET", "/v1/events", {}, 405),
             ("GET", "/v1/pause", {}, 405),
@@ -268,6 +270,8 @@ def test_what_is_not_asked_for_properly_is_refused() -> None:
             ("GET", "/%2e%2e/etc/passwd", {}, 404),
             ("POST", "/v1/events", {"data": b"x=1"}, 415),
             ("POST", "/v1/events", {"data": big, "headers": as_json}, 413),
+            ("POST", "/v1/events", {"data": b"no gzip", "headers": as_gzip}, 400),
+            ("GET", "/v1/audit?limit=" + "9" * 5000, {}, 400),
         )
         for method, path, more, wanted in cases:
             status, text, _ = await site.ask(path, method=method, **more)
@@ -275,6 +279,40 @@ def test_what_is_not_asked_for_properly_is_refused() -> None:
             assert set(json.loads(text)) == {"error"}
 
     assert serve(use).delivered == []
+
+
+def test_a_fault_of_ours_is_logged_and_answered_as_json(monkeypatch: pytest.MonkeyPatch) -> None:
+    logs.configure("info", "json", stream=(log := io.StringIO()))
+
+    def broken(_: ShownControl) -> None:
+        raise KeyError("hidden detail")
+
+    monkeypatch.setattr(ShownControl, "routes", broken)
+
+    async def use(site: Site) -> None:
+        status, text, headers = await site.ask("/v1/routes")
+        assert status == 500
+        assert json.loads(text) == {"error": "a fault of corald; its log says more"}
+        assert headers["X-Content-Type-Options"] == "nosniff"
+
+    serve(use)
+    [line] = log.getvalue().splitlines()
+    assert json.loads(line)["event"] == "request_failed"
+    assert "hidden detail" in line
+
+
+def test_requests_that_are_not_proper_http_do_not_fill_the_log() -> None:
+    logs.configure("info", "json", stream=(log := io.StringIO()))
+
+    async def use(site: Site) -> None:
+        port = int(site.url.rpartition(":")[2])
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(b"GET /healthz HTTP/1.1\r\n\r\n")
+        assert b" 400 " in await reader.readline()
+        writer.close()
+
+    serve(use)
+    assert log.getvalue() == ""
 
 
 def test_slow_senders_are_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -350,14 +388,14 @@ def _references(node: Any):
             yield from _references(value)
 
 
-def test_an_address_that_is_taken_or_public_is_a_configuration_error() -> None:
+def test_a_public_address_is_a_configuration_error_and_a_taken_one_is_worth_another_try() -> None:
     control = ShownControl()
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         settings = HttpSettings("127.0.0.1", taken.getsockname()[1], None, None, ())
         server = AdminServer(control, Metrics("1"), settings, clock=StoppedClock())
-        with pytest.raises(ConfigError, match="cannot listen"):
+        with pytest.raises(AddressTakenError, match="another process uses this address"):
             asyncio.run(server.start())
     with pytest.raises(ConfigError, match="not a loopback address"):
         AdminServer(

@@ -294,9 +294,7 @@ def test_machines_of_one_region_are_terminated_while_another_one_is_down(world):
         ("DescribeSpotPriceHistory", "SpotPriceHistory", "offerings", TransientError),
     ],
 )
-def test_an_answer_of_another_shape_is_no_answer(
-    world, monkeypatch, operation, member, ask, error
-):
+def test_an_answer_of_another_shape_is_no_answer(world, monkeypatch, operation, member, ask, error):
     provider = provider_of(world)
 
     def strip(parsed, model, **_):

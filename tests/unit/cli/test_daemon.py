@@ -11,12 +11,16 @@ import subprocess
 import sys
 import time
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from corald import daemon as root
 from corald.adapters.store import SqliteStore
 from corald.cli.client import Client, _UnixConnection
+from corald.library import TableKey, write_library
+from corald.model.templates import Engine, Phase
 from tests.unit.cli.conftest import Daemon, make_site
 
 
@@ -68,7 +72,9 @@ def test_a_paused_daemon_says_so_with_exit_code_4(daemon: Daemon, corald) -> Non
     assert corald("pause", *url, "--reason", "a test")[0] == 0
     daemon.until(lambda: json.loads(corald("status", *url, "--json")[1])["paused"])
     assert corald("status", *url, "--check")[0] == 4
-    assert corald("resume", *url)[0] == 0
+    assert corald("resume", *url, "--json")[1] == (
+        '{\n  "paused": false,\n  "model": "",\n  "reason": ""\n}\n'
+    )
     assert not json.loads(corald("status", *url, "--json")[1])["paused"]
 
 
@@ -97,7 +103,13 @@ def test_a_bad_configuration_is_not_taken_and_a_good_one_is_without_a_restart(
     def budget() -> float | None:
         return json.loads(corald("status", *url, "--json")[1])["budget_usd_per_hour"]
 
-    for broken in ("budgte = 1\n", "[budget]\nusd_per_hour = 'x'\n", "[["):
+    for broken in (
+        "budgte = 1\n",
+        "[budget]\nusd_per_hour = 'x'\n",
+        "[[",
+        '[providers.other]\nplugin = "nowhere"\n',
+        '[providers.other]\nplugin = "simulated"\nregions = ["nowhere"]\n',
+    ):
         daemon.site.write(broken)
         reload()
         last = json.loads(daemon.log().splitlines()[-1])
@@ -108,6 +120,10 @@ def test_a_bad_configuration_is_not_taken_and_a_good_one_is_without_a_restart(
     daemon.site.config.unlink()
     reload()
     assert "cannot be read" in daemon.log().splitlines()[-1]
+    os.mkfifo(daemon.site.config, 0o600)
+    reload()
+    assert "is not a file" in daemon.log().splitlines()[-1]
+    daemon.site.config.unlink()
     daemon.site.write(
         '[budget]\nusd_per_hour = 77.0\n[log]\nlevel = "warning"\n[events]\npath = "/x"'
     )
@@ -164,6 +180,65 @@ def test_sigterm_ends_the_daemon_and_leaves_its_machines(tmp_path: Path, library
     asyncio.run(store.close())
     assert {intent.state for intent in stored.intents} == {"launched"}
     assert [event.request_rate for event in stored.demand] == [9.0]
+
+
+def test_a_reload_that_comes_early_waits_and_one_that_needs_another_library_says_so(
+    tmp_path: Path, library
+) -> None:
+    one = TableKey("phi-4-14b", Phase.MIXED, Engine.VLLM)
+    small = replace(library, tables={one: library.tables[one]})
+    site = make_site(tmp_path, small)
+    site.write(models=("phi-4-14b",))
+    running = Daemon(site)
+    try:
+        running.until((tmp_path / "state" / "state.lock").exists)
+        running.process.send_signal(signal.SIGHUP)
+        running.told("READY=1")
+        running.until(lambda: running.log().count('"config_reloaded"') == 2)
+        write_library(tmp_path / "templates.clt", library)
+        site.write()
+        running.process.send_signal(signal.SIGHUP)
+        running.until(lambda: "restart corald to load it" in running.log())
+        assert running.terminate() == 0
+    finally:
+        running.close()
+
+
+def test_a_library_that_is_replaced_on_disk_changes_nothing_for_a_new_solver_process(
+    tmp_path: Path, library, corald
+) -> None:
+    running = Daemon(make_site(tmp_path, library))
+    try:
+        running.told("READY=1")
+        (tmp_path / "templates.clt").write_bytes(b"half a library")
+        pid = running.process.pid
+        for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
+            os.kill(int(child), signal.SIGKILL)
+        Client(running.site.url, None).post("/v1/events", demand(9.0, 1), dict[str, int])
+        running.until(lambda: '"solve_ended"' in running.log())
+        assert '"status": "proven"' in running.log()
+    finally:
+        running.close()
+
+
+class Part:
+    """Something to close, which may hang."""
+
+    def __init__(self, *, hangs: bool) -> None:
+        self.hangs = hangs
+        self.closed = False
+
+    async def close(self) -> None:
+        if self.hangs:
+            await asyncio.Event().wait()
+        self.closed = True
+
+
+def test_a_provider_that_does_not_close_holds_up_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(root, "CLOSE_SECONDS", 0.05)
+    parts = [Part(hangs=True), Part(hangs=True), Part(hangs=False)]
+    asyncio.run(root._closing(*parts))  # type: ignore[arg-type]  # closing is all that is asked
+    assert [part.closed for part in parts] == [False, False, True]
 
 
 def test_a_daemon_with_a_bad_configuration_exits_78(site) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from corald import __version__
+from corald.cli.common import print_table
 
 DEMAND = {
     "specversion": "1.0",
@@ -190,3 +191,65 @@ def test_a_daemon_that_does_not_answer_exits_69(corald, tmp_path: Path) -> None:
         assert code == 69
         assert f"no daemon answers at {url}" in error
     assert corald("status", "--url", "ftp://x")[0] == 64
+
+
+@pytest.mark.parametrize("url", ["http://[::1", "http://127.0.0.1:99999", "http:", "localhost:1"])
+def test_a_url_that_is_none_is_a_usage_error(corald, url: str) -> None:
+    code, _, error = corald("status", "--url", url)
+    assert code == 64
+    assert f"--url {url}: write http://HOST:PORT" in error
+
+
+def test_a_host_name_that_cannot_exist_does_not_answer(corald) -> None:
+    assert corald("status", "--url", "http://a..b:1")[0] == 69
+
+
+@pytest.mark.parametrize(("token", "code"), [("a\nb", 64), ("", 64), ("tök—", 69)])
+def test_a_token_is_one_line_of_any_text(corald, tmp_path: Path, token: str, code: int) -> None:
+    file = tmp_path / "token"
+    file.write_text(token)
+    url = f"unix:{tmp_path}/none"
+    assert corald("status", "--url", url, "--token-file", str(file))[0] == code
+
+
+def test_text_of_clouds_cannot_steer_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    print_table(("reason",), [("sold\x1b[2J out\nfine\x9b1m",)])
+    out = capsys.readouterr().out
+    assert "sold\\x1b[2J out\\x0afine\\x9b1m" in out
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [("--rho", "nan"), ("--n-max", "0"), ("--epsilon", "-1"), ("--workers", "0")],
+)
+def test_a_build_with_options_without_sense_leaves_the_library(corald, site, arguments) -> None:
+    before = (site.home / "templates.clt").read_bytes()
+    assert corald("templates", "build", "-c", str(site.config), *arguments)[0] == 64
+    assert (site.home / "templates.clt").read_bytes() == before
+
+
+def test_a_library_without_any_template_replaces_nothing(corald, site) -> None:
+    before = (site.home / "templates.clt").read_bytes()
+    code, _, error = corald(
+        "templates", "build", "-c", str(site.config), "--n-max", "1", "--rho", "0.001"
+    )
+    assert code == 78
+    assert "no template meets the targets" in error
+    assert (site.home / "templates.clt").read_bytes() == before
+
+
+@pytest.mark.parametrize("output", ["/", "/dev/null/x.clt", "{home}/corald.toml/x.clt", "{home}"])
+def test_a_build_that_cannot_be_written_is_refused_before_it_begins(
+    corald, site, monkeypatch: pytest.MonkeyPatch, output: str
+) -> None:
+    monkeypatch.setattr("corald.templates.build.build_library", None)
+    target = output.format(home=site.home)
+    code, _, error = corald("templates", "build", "-c", str(site.config), "-o", target)
+    assert code == 64
+    assert f"{target} cannot be written: " in error
+
+
+def test_nothing_but_the_answer_is_printed_without_a_terminal(corald, site) -> None:
+    code, _, error = corald("templates", "build", "-c", str(site.config), "--n-max", "1")
+    assert (code, error) == (0, "")
+    assert corald("plan", "-c", str(site.config), "--demand", "phi-4-14b=1")[2] == ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import tomllib
 from typing import Any
 
@@ -104,3 +105,10 @@ def test_no_generated_document_loses_a_key(document: dict[str, Any]) -> None:
     assert set(paths_of(tomllib.loads(text))) <= set(lines)
     for key in document:
         assert text.splitlines()[lines[key,] - 1].startswith(f"{key} = ")
+
+
+def test_a_large_file_is_searched_once() -> None:
+    text = "".join(f"key{number} = 1\n" for number in range(70_000))
+    started = time.process_time()
+    assert key_lines(text)["key69999",] == 70_000
+    assert time.process_time() - started < 6

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import tomllib
 from dataclasses import fields
@@ -97,7 +98,7 @@ def test_every_rule_can_be_set(write) -> None:
         "[budget]": "usd_per_hour = 7.0\nusd_per_day = 8.0",
         "[disruption]": 'max_share = 0.2\nmax_terminations = 9\nwindow = "11m"\n'
         'freeze_unready_share = 0.3\nfreeze_unready_count = 4\nmin_life = "16m"',
-        "[switching]": 'amortize = "2h"\nboot = "3m"\nload_gib_per_second = 2.0',
+        "[switching]": 'min_saving = 0.03\namortize = "2h"\nboot = "3m"\nload_gib_per_second = 2.0',
         "[solver]": 'gap = 0.01\ndeadline = "21s"\ndebounce = "6s"\nresolve_every = "6m"',
         "[demand]": 'stale_after = "91s"\nforget_after = "1d"\nmax_step_replicas = 51\n'
         'epoch_reset = "7m"',
@@ -139,8 +140,11 @@ def test_an_unknown_key_is_told_with_file_line_path_and_the_likely_key(write) ->
         ("min_replicas = 3\nmax_replicas = 2", "min_replicas: exceeds max_replicas (2)"),
         ("on_demand_base = 1", "on_demand_base: is not in force in this version"),
         ('extends = "cost-frist"', 'extends: no preset is called "cost-frist"; did you mean'),
-        ('image = "a; rm -rf /"', "image: String should match pattern"),
-        ('engine_args = ["a\\nb"]', "engine_args[0]: String should match pattern"),
+        ('image = "a; rm -rf /"', "image: must be the name of an image"),
+        (
+            'engine_args = ["a\\nb"]',
+            "engine_args[0]: must be 1 to 1024 characters",
+        ),
     ],
 )
 def test_a_wrong_value_in_a_policy_is_told_with_its_line(write, line: str, told: str) -> None:
@@ -168,7 +172,12 @@ def test_a_wrong_value_in_a_policy_is_told_with_its_line(write, line: str, told:
             'kafka.security: "sasl-ssl" and no [kafka.sasl]',
         ),
         ('[prices]\nstale_after = "3d"', "prices.stale_after: 3d must not exceed"),
-        ("[providers.Big]\nplugin = 'x'", "providers.Big: String should match pattern"),
+        ("[providers.Big]\nplugin = 'x'", "providers.Big: must be at most 63 small letters"),
+        ('[events]\npath = "events"', 'events.path: must be an absolute path, such as "/var'),
+        (
+            '[kafka]\nbootstrap = ["localhost:1"]\ntopics = { demand = "a b" }',
+            "kafka.topics.demand: must be the name of a topic",
+        ),
         ("[providers.aws]\nregion = 'x'", "providers.aws.plugin: this key is required"),
     ],
 )
@@ -246,6 +255,30 @@ def test_a_file_that_others_may_write_is_refused(write, mode: int) -> None:
     assert "others may write to it" in fault
 
 
+def test_a_relative_state_directory_is_told_in_words(write) -> None:
+    assert faults_of(write('state_dir = "state"\n' + MINIMAL)) == [
+        'corald.toml:1: state_dir: must be an absolute path, such as "/var/lib/corald"'
+    ]
+
+
+def test_a_pipe_in_the_place_of_a_file_is_refused_without_waiting(write, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe", 0o600)
+    assert faults_of(tmp_path / "pipe") == ["pipe: is not a file"]
+    [fault] = faults_of(write(f'{MINIMAL}[http]\ntoken = "file:{tmp_path}/pipe"\n'))
+    assert "pipe is not a file" in fault
+
+
+def test_a_policy_directory_that_cannot_be_listed_is_not_taken_for_an_empty_one(write) -> None:
+    write("", "policies.d")
+    assert faults_of(write(MINIMAL)) == ["policies.d: cannot be read: Not a directory"]
+
+
+def test_hidden_files_among_the_policies_are_an_editor_s(write, tmp_path: Path) -> None:
+    write(policy(), "policies.d/a.toml")
+    (tmp_path / "policies.d" / ".#b.toml").symlink_to("somebody@host")
+    assert list(load_settings(write(MINIMAL)).policies.models) == ["phi-4"]
+
+
 def test_a_missing_file_is_told(tmp_path: Path) -> None:
     assert faults_of(tmp_path / "none.toml") == [
         "none.toml: cannot be read: No such file or directory"
@@ -305,6 +338,8 @@ def test_what_a_reload_cannot_change_is_named(write) -> None:
     assert needs_restart(old, moved) == ()
     other = write(MINIMAL.replace("test", "other") + 'x = 1\n[http]\nbind = "127.0.0.1:1"\n')
     assert needs_restart(old, load_settings(other)) == ("cluster", "http", "providers")
+    token = write(MINIMAL + '[http]\ntoken = "credential:x"\n' + policy())
+    assert needs_restart(old, load_settings(token, in_service=False)) == ()
 
 
 @pytest.mark.parametrize("text", ["0s", "500ms", "90s", "10m", "1h30m", "1d12h"])
