@@ -1,106 +1,99 @@
 """The named baselines: what simpler ways of choosing would cost on the same problem.
 
-Each is a plan of the same problem, so the solver takes the best of them as its first incumbent.
-Rows are planned one after another, each exactly (by the covering knapsack) on what the rows before
-it left over; that is the optimum over its templates as long as nothing is scarce.
+Each is a plan of the same problem and an incumbent of the search, so the best plan found is dearer
+than none of them. A baseline's rule is about what it starts; what runs it may keep, whatever it is.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+
 import numpy as np
 from numpy.typing import NDArray
 
-from corald.solver.duals import Duals
+from corald.solver.effort import Effort
 from corald.solver.greedy import greedy
-from corald.solver.instance import Instance, Row, capacity, feasible
-from corald.solver.plans import Plan, Stock, realize, replicas, throughput
-from corald.solver.pricing import COVERED, RowPricer, Still
+from corald.solver.instance import Instance
+from corald.solver.memory import SolverMemory
+from corald.solver.plans import Plan
+from corald.solver.search import Search
+from corald.solver.sequential import one_by_one
+from corald.solver.tables import PreparedTable
 
 GREEDY = "greedy"
 BEST_ONE_CONFIGURATION = "best-one-configuration"
 BEST_ONE_GPU = "best-one-gpu"
-_ATTEMPTS = 8
+_RULES: Mapping[str, Callable[[PreparedTable], NDArray[np.bool_]]] = {
+    BEST_ONE_GPU: lambda table: table.one_gpu,
+    BEST_ONE_CONFIGURATION: lambda table: table.one_configuration,
+}
+"""Which templates a baseline may start; each allows no more than the one before it."""
+_GAP = 0.01
+"""How near a baseline comes to the best of its kind, unless the work limit ends it before."""
+_WORK = 3
+"""Units of work for the best plan of a kind."""
 
 
-def baselines(instance: Instance) -> dict[str, Plan]:
-    """Every named baseline's plan; one that cannot serve all demand serves what it can."""
-    return {
-        GREEDY: greedy(instance),
-        BEST_ONE_CONFIGURATION: best_one_configuration(instance),
-        BEST_ONE_GPU: best_one_gpu(instance),
-    }
+def quick_baselines(instance: Instance) -> dict[str, Plan]:
+    """Every baseline's plan, row by row; one that cannot serve all demand serves what it can.
 
-
-def best_one_configuration(instance: Instance) -> Plan:
-    """The best plan whose replicas are each of one configuration."""
-    return one_by_one(
-        instance,
-        [None if row.table is None else row.table.one_configuration for row in instance.rows],
-    )
-
-
-def best_one_gpu(instance: Instance) -> Plan:
-    """The best plan whose replicas are each of one GPU type."""
-    return one_by_one(
-        instance, [None if row.table is None else row.table.one_gpu for row in instance.rows]
-    )
-
-
-def one_by_one(
-    instance: Instance,
-    allowed: list[NDArray[np.bool_] | None] | None = None,
-    *,
-    duals: Duals | None = None,
-    first: int = 0,
-) -> Plan:
-    """Rows in order of priority, each at its cheapest on what is left, priced with `duals`.
-
-    `allowed` restricts new replicas by row and template; None allows all. Among rows of one
-    priority, row `first` and those after it come first.
+    `greedy` buys too much by design. Of the others a better plan may exist where supplies lack.
     """
-    duals = duals or Duals.zero(instance)
-    stock = Stock(instance)
-    plan = Plan()
-    size = len(instance.rows)
-    for row in sorted(instance.rows, key=lambda r: (-r.demand.priority, (r.index - first) % size)):
-        mine = None if allowed is None else allowed[row.index]
-        _plan_row(instance, row, mine, duals, stock, plan)
-    return plan
+    plans: dict[str, Plan] = {}
+    plan: Plan | None = None
+    for name in _RULES:
+        rule = rule_of(instance, name)
+        if plan is None or not _obeys(rule, plan):
+            plan = one_by_one(rule)
+        plans[name] = plan
+    return {GREEDY: greedy(instance)} | plans
 
 
-def _plan_row(
-    instance: Instance,
-    row: Row,
-    allowed: NDArray[np.bool_] | None,
-    duals: Duals,
-    stock: Stock,
-    plan: Plan,
-) -> None:
-    """Take the cheapest fleet; where supplies give out, cover the rest with what is left."""
-    still = Still.all_of(row)
-    counts = [item.count for item in instance.running]
-    running_costs = duals.running_costs(instance)
-    for _ in range(_ATTEMPTS):
-        left = np.array(stock.left)
-        mask = feasible(row.table, capacity(instance, row.group, left)) & row.feasible
-        if allowed is not None:
-            mask &= allowed[:, None]
-        pricer = RowPricer(instance, row, mask=mask, still=still)
-        fleet = pricer.price(
-            duals.node_prices(instance, row.index, left), running_costs, counts
-        ).fleet
-        if fleet is None:
-            return
-        part = realize(instance, [fleet], stock)
-        plan.new += part.new
-        plan.kept += part.kept
-        for item, count in fleet.kept:
-            counts[item] -= count
-        taken = replicas(instance, part)[row.index]
-        still = Still(
-            max(0.0, still.amount - throughput(instance, part)[row.index]),
-            max(0, still.at_least - taken),
-            None if still.at_most is None else still.at_most - taken,
-        )
-        if not taken or (still.amount <= row.demand.amount * (1 - COVERED) and not still.at_least):
-            return
+def best_baselines(search: Search, plans: Mapping[str, Plan]) -> dict[str, Plan]:
+    """Those of `quick_baselines`, the best of their kind within the gap or a small work limit.
+
+    `search` has ended: its bound holds for a baseline too, and its plan may be one.
+    """
+    known = [plan for plan in (search.plan, *plans.values()) if plan is not None]
+    best = dict(plans)
+    for name in _RULES:
+        rule = rule_of(search.instance, name)
+        if search.plan is None or not _obeys(rule, search.plan):
+            search = _restricted(search, rule, known)
+        if search.plan is not None:
+            best[name] = search.plan
+            known.append(search.plan)
+        elif math.isinf(search.bound):
+            break  # what no template of a kind can serve, no template of a narrower kind can
+    return best
+
+
+def _restricted(wider: Search, rule: Instance, known: Iterable[Plan]) -> Search:
+    effort = Effort(wider.effort.clock, wider.effort.ends_at, _WORK)
+    search = Search(rule, effort, max(wider.gap, _GAP), bound=wider.bound)
+    for plan in known:
+        if _obeys(rule, plan):
+            search.offer(plan)
+    if not search.proven and not effort.over:
+        memory = SolverMemory()
+        memory.remember(wider.instance, wider.duals, list(wider.fleets))
+        search.run(memory)
+    return search
+
+
+def _obeys(rule: Instance, plan: Plan) -> bool:
+    """No replica is started that the rule forbids."""
+    return all(rule.rows[p.row].feasible[p.template, p.zone] for p in plan.new)
+
+
+def rule_of(instance: Instance, name: str) -> Instance:
+    """The instance in which replicas that break the baseline's rule cannot be started."""
+    rows = [
+        row
+        if row.table is None
+        else replace(row, feasible=row.feasible & _RULES[name](row.table)[:, None])
+        for row in instance.rows
+    ]
+    return replace(instance, rows=tuple(rows))

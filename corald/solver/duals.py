@@ -67,14 +67,19 @@ class Duals:
 
         min over o of p_o(1+K) - μ_o - (μ_budget + μ_new + μ_row)·b_o, infinite where none is.
         """
-        group = instance.groups[instance.rows[row].group]
-        caps = self.budget + self.new_budget + float(self.row_budget[row])
-        reduced = instance.new_cost - self.supply - caps * instance.budget_price
+        usable = instance.groups[instance.rows[row].group].usable
+        if left is not None:
+            usable = usable & (left > 0)
         prices = np.full((len(instance.zones), len(instance.configurations)), np.inf)
-        usable = group.usable if left is None else group.usable & (left > 0)
         places = (instance.zone_of[usable], instance.configuration_of[usable])
-        np.minimum.at(prices, places, reduced[usable])
+        np.minimum.at(prices, places, self.supply_prices(instance, row)[usable])
         return prices
+
+    def supply_prices(self, instance: Instance, row: int) -> Floats:
+        """Reduced price of a new node of each supply."""
+        caps = self.budget + self.new_budget + float(self.row_budget[row])
+        reduced: Floats = instance.new_cost - self.supply - caps * instance.budget_price
+        return reduced
 
     def running_costs(self, instance: Instance) -> list[float]:
         """Reduced cost of keeping one running replica, at price p: its nodes are its own."""

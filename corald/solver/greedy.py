@@ -16,14 +16,17 @@ from numpy.typing import NDArray
 
 from corald.model.problem import Allocation, Choice
 from corald.solver.instance import Floats, Instance, Row
-from corald.solver.plans import Placed, Plan, Stock
+from corald.solver.plans import Placed, Plan, Stock, stock_after
 from corald.solver.pricing import COVERED
 
 SOLD_OUT = 1e12
 
 
 def greedy(instance: Instance) -> Plan:
-    """The paper's `Homo`: replicas of one configuration each, most goodput per USD first."""
+    """The paper's `Homo`: replicas of one configuration each, most goodput per USD first.
+
+    It buys the best ratio until the demand is covered, however small the rest, so it overbuys.
+    """
     plan = Plan()
     stock = Stock(instance)
     for row in _by_priority(instance):
@@ -40,7 +43,7 @@ def repair(instance: Instance, start: Plan) -> Plan:
     stock = stock_after(instance, plan)
     for row in _by_priority(instance):
         _buy(instance, row, row.feasible, plan, stock)
-    _trim(instance, plan)
+    trim(instance, plan)
     return plan
 
 
@@ -131,18 +134,6 @@ def _start(
 def _use_room(room: list[int | None], row: Row) -> None:
     left = room[row.index]
     room[row.index] = None if left is None else left - 1
-
-
-def stock_after(instance: Instance, plan: Plan) -> Stock:
-    """What is left when the plan's replicas have their nodes."""
-    stock = Stock(instance)
-    for item, count in plan.kept.items():
-        for _ in range(count):
-            stock.keep(item)
-    for placed, count in plan.new.items():
-        for _ in range(count):
-            stock.take_uses(placed.row, placed.uses)
-    return stock
 
 
 def _by_priority(instance: Instance) -> list[Row]:
@@ -256,7 +247,7 @@ def _best_running(instance: Instance, row: Row, plan: Plan, stock: Stock) -> int
     return min(free, key=lambda item: (_usd_per_unit(instance, item), item), default=None)
 
 
-def _trim(instance: Instance, plan: Plan) -> None:
+def trim(instance: Instance, plan: Plan) -> None:
     """Drop replicas, the dearest first, that neither coverage nor the minimum needs."""
     for row in instance.rows:
         missing, count = _missing(instance, row, plan)

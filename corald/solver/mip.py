@@ -10,6 +10,9 @@ from ortools.math_opt.python import mathopt
 
 from corald.solver.effort import Effort
 
+MOST_ITERATIONS = 5000
+"""Of the simplex method in one linear program, under a work limit."""
+
 
 @dataclass(frozen=True, slots=True)
 class MipAnswer:
@@ -27,23 +30,30 @@ def solve_mip(model: mathopt.Model, effort: Effort, *, gap: float, share: float 
     seconds = effort.left * share
     if seconds <= 0:
         return MipAnswer(None, -math.inf)
-    result = mathopt.solve(
-        model,
-        mathopt.SolverType.GSCIP,
-        params=mathopt.SolveParameters(
-            time_limit=timedelta(seconds=seconds) if math.isfinite(seconds) else None,
-            node_limit=effort.nodes,
-            relative_gap_tolerance=gap,
-            random_seed=0,
-            threads=1,
-        ),
+    params = mathopt.SolveParameters(
+        time_limit=timedelta(seconds=seconds) if math.isfinite(seconds) else None,
+        node_limit=effort.nodes(model.get_num_variables()),
+        relative_gap_tolerance=gap,
+        random_seed=0,
+        threads=1,
     )
+    if effort.work_limit is not None:
+        _brake(params)
+    result = mathopt.solve(model, mathopt.SolverType.GSCIP, params=params)
     bound = result.dual_bound()
     if result.termination.reason is mathopt.TerminationReason.INFEASIBLE:
         bound = math.inf
     if not result.has_primal_feasible_solution():
         return MipAnswer(None, bound)
     return MipAnswer(result.variable_values(), bound)
+
+
+def _brake(params: mathopt.SolveParameters) -> None:
+    """Bound the work of a node too, since a limit of nodes alone leaves the first one free."""
+    params.gscip.int_params["presolving/maxrestarts"] = 0
+    params.gscip.int_params["branching/relpscost/sbiterofs"] = 1000
+    params.gscip.long_params["lp/iterlim"] = MOST_ITERATIONS
+    params.gscip.long_params["lp/rootiterlim"] = MOST_ITERATIONS
 
 
 def costs_at_least(model: mathopt.Model, bound: float) -> None:

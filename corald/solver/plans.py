@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from corald.model.problem import Allocation, Choice, OfferingCounts, RowOutcome
-from corald.solver.instance import Instance, Uses
+from corald.solver.instance import Instance, Row, Uses
 from corald.solver.pricing import COVERED, TOLERANCE, Fleet
 
 
@@ -113,8 +113,8 @@ class Stock:
         self.new_budget = _limit(instance.problem.new_usd_per_hour)
         self.row_budget = [_limit(row.demand.max_usd_per_hour) for row in instance.rows]
 
-    def take_nodes(self, row: int, template: int, zone: int) -> Uses | None:
-        """Nodes for one new replica, the cheapest first; None (and nothing taken) if some lack."""
+    def find_nodes(self, row: int, template: int, zone: int) -> Uses | None:
+        """Nodes for one new replica, the cheapest first; None if some lack."""
         instance = self.instance
         table = instance.rows[row].table
         if table is None:
@@ -130,7 +130,12 @@ class Stock:
                     need -= part
             if need > 0:
                 return None
-        return self.take_uses(row, tuple(sorted(uses)))
+        return tuple(sorted(uses))
+
+    def take_nodes(self, row: int, template: int, zone: int) -> Uses | None:
+        """Take what `find_nodes` finds; None (and nothing taken) if nodes or money lack."""
+        uses = self.find_nodes(row, template, zone)
+        return None if uses is None else self.take_uses(row, uses)
 
     def take_uses(self, row: int, uses: Uses) -> Uses | None:
         """Exactly these nodes for a new replica, or None."""
@@ -168,6 +173,18 @@ def _limit(cap: float | None) -> float:
     return math.inf if cap is None else cap * (1 + TOLERANCE)
 
 
+def stock_after(instance: Instance, plan: Plan) -> Stock:
+    """What is left when the plan's replicas have their nodes."""
+    stock = Stock(instance)
+    for item, count in plan.kept.items():
+        for _ in range(count):
+            stock.keep(item)
+    for placed, count in plan.new.items():
+        for _ in range(count):
+            stock.take_uses(placed.row, placed.uses)
+    return stock
+
+
 def realize(instance: Instance, fleets: Sequence[Fleet], stock: Stock | None = None) -> Plan:
     """Give the fleets' replicas nodes; a replica for which nodes or money lack is left out."""
     stock = stock or Stock(instance)
@@ -189,6 +206,14 @@ def realize(instance: Instance, fleets: Sequence[Fleet], stock: Stock | None = N
 
 def _choices(instance: Instance, fleet: Fleet) -> int:
     return int(instance.groups[instance.rows[fleet.row].group].usable.sum())
+
+
+def part_of(plan: Plan, row: Row) -> Plan:
+    """The replicas that serve one row."""
+    return Plan(
+        Counter({placed: n for placed, n in plan.new.items() if placed.row == row.index}),
+        Counter({item: n for item, n in plan.kept.items() if item in row.running and n > 0}),
+    )
 
 
 def fleets_of(instance: Instance, plan: Plan) -> list[Fleet]:

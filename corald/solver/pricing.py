@@ -23,6 +23,8 @@ TAIL_REPLICAS = 25
 TOLERANCE = 1e-6
 """Relative; what an integer program may miss a limit or an amount by."""
 COVERED = 1.0 - TOLERANCE
+Surcharge = tuple[int, int, Floats]
+"""(zone, configuration, by number of nodes: what so many cost beyond the price of the cheapest)."""
 _UNAVAILABLE = 1e9
 _SINGLE_PRECISION = 2e-6
 """Relative error of costs from a product of single-precision numbers."""
@@ -91,20 +93,26 @@ class RowPricer:
         rounded = np.ceil if up else np.floor
         return np.minimum(rounded(throughput / self.unit), self.levels).astype(np.int64)
 
-    def costs(self, prices: Floats) -> Floats:
+    def costs(self, prices: Floats, surcharges: Sequence[Surcharge] = ()) -> Floats:
         """Cost of one new replica by template and zone; `prices` by zone and configuration."""
         if self.row.table is None:
             return np.zeros((0, len(self.instance.zones)))
         known = np.where(np.isfinite(prices), prices, _UNAVAILABLE).astype(np.float32)
         cost = (self.row.table.weights @ known.T).astype(np.float64)
+        for zone, column, usd in surcharges:
+            cost[:, zone] += usd[self.row.table.counts[:, column]]
         cost[~self.mask] = np.inf
         return cost
 
     def price(
-        self, prices: Floats, running_cost: Sequence[float], running_count: Sequence[int]
+        self,
+        prices: Floats,
+        running_cost: Sequence[float],
+        running_count: Sequence[int],
+        surcharges: Sequence[Surcharge] = (),
     ) -> Priced:
         """Find the bound and the best fleet; running costs and counts by running item."""
-        cost = self.costs(prices)
+        cost = self.costs(prices, surcharges)
         cheapest = cost.min(axis=1, initial=np.inf)
         usable = [(r, running_cost[r], running_count[r]) for r in self.row.running]
         fill = _Fill(self, cheapest, usable)

@@ -15,7 +15,6 @@ from corald.solver.plans import Plan, Stock, realize
 from corald.solver.pricing import Fleet
 from corald.solver.supply import Demanded, SupplyRows
 
-MOST_COLUMNS = 1500
 FLEETS_SHARE = 0.3
 SINGLES_SHARE = 0.9
 """Of the time left."""
@@ -74,11 +73,15 @@ def select_singles(
 
 
 def select_for_service(
-    instance: Instance, excess: Sequence[Floats], costs: Sequence[Floats], fleets: Iterable[Fleet]
+    instance: Instance,
+    excess: Sequence[Floats],
+    costs: Sequence[Floats],
+    fleets: Iterable[Fleet],
+    most: int,
 ) -> Singles:
     """Candidates to serve as much as possible: by row the best, and each zone's frontier."""
     columns = {(f.row, t, z) for f in fleets for t, z, _ in f.new}
-    share = MOST_COLUMNS // max(1, len(instance.rows))
+    share = most // max(1, len(instance.rows))
     for row, (part, cost) in enumerate(zip(excess, costs, strict=True)):
         best = np.argsort(part, axis=None, kind="stable")[:share]
         columns |= {

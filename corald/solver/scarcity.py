@@ -1,11 +1,14 @@
 """When not everything can be served: how much of each row, by priority, then as even as possible.
 
-For each priority from the highest: the largest share s that all its rows can have at once, then
-the most of what is left over; both fixed before the next priority. The program is restricted to
-good candidates, so s is what was found, not proven to be the largest.
+For each priority from the highest: the largest s such that every row can have the share s · weight
+of its amount at once, then the most of what is left over; both fixed before the next priority. A
+row that is served whole takes no part in raising s further. The program is restricted to good
+candidates, so s is what was found, not proven to be the largest.
 """
 
 from __future__ import annotations
+
+from collections.abc import Mapping
 
 from ortools.math_opt.python import mathopt
 
@@ -51,29 +54,40 @@ class ServiceProgram:
         """The plan that serves most; None when no program found any."""
         best: Plan | None = None
         for priority in sorted({row.demand.priority for row in self.instance.rows}, reverse=True):
-            rows = [row for row in self.instance.rows if row.demand.priority == priority]
-            shares = [share for row in rows for share in self.shares[row.index]]
-            if not shares:
-                continue
-            self._even(shares, effort)
-            best = self._most(shares, effort) or best
+            shares = {
+                share: row.demand.weight
+                for row in self.instance.rows
+                if row.demand.priority == priority
+                for share in self.shares[row.index]
+            }
+            if shares:
+                self._even(shares, effort)
+                best = self._most(shares, effort) or best
         return best
 
-    def _even(self, shares: list[mathopt.Variable], effort: Effort) -> None:
+    def _even(self, shares: Mapping[mathopt.Variable, float], effort: Effort) -> None:
+        """Raise all shares in proportion to their weights until one of them cannot rise."""
         model = self.program.model
-        least = model.add_variable(lb=0.0, ub=1.0)
-        for share in shares:
-            row = model.add_linear_constraint(lb=0.0)
-            row.set_coefficient(share, 1.0)
-            row.set_coefficient(least, -1.0)
-        model.maximize(least)
-        answer = solve_mip(model, effort, gap=1e-4, share=_SECONDS_SHARE)
-        if answer.values is not None:
-            least.lower_bound = max(0.0, answer.values[least] - _SLACK)
+        rising = dict(shares)
+        while rising:
+            heaviest = max(rising.values())
+            least = model.add_variable(lb=0.0, ub=1.0 / heaviest)
+            for share, weight in rising.items():
+                row = model.add_linear_constraint(lb=0.0)
+                row.set_coefficient(share, 1.0)
+                row.set_coefficient(least, -weight)
+            model.maximize(least)
+            answer = solve_mip(model, effort, gap=1e-4, share=_SECONDS_SHARE)
+            if answer.values is None:
+                return
+            least.lower_bound = max(0.0, answer.values[least] - _SLACK / heaviest)
+            if answer.values[least] * heaviest < 1.0 - _SLACK:
+                return
+            rising = {share: weight for share, weight in rising.items() if weight < heaviest}
 
-    def _most(self, shares: list[mathopt.Variable], effort: Effort) -> Plan | None:
+    def _most(self, shares: Mapping[mathopt.Variable, float], effort: Effort) -> Plan | None:
         model = self.program.model
-        model.maximize(mathopt.fast_sum(shares))
+        model.maximize(mathopt.fast_sum(share * weight for share, weight in shares.items()))
         answer = solve_mip(model, effort, gap=1e-4, share=_SECONDS_SHARE)
         if answer.values is None:
             return None

@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
-from corald.solver.baselines import one_by_one
 from corald.solver.duals import Duals
 from corald.solver.effort import Effort
 from corald.solver.instance import Floats, Instance
@@ -18,10 +17,10 @@ from corald.solver.master import Master
 from corald.solver.memory import SolverMemory
 from corald.solver.plans import Plan, fleets_of, objective, realize, shortfall
 from corald.solver.pricing import Fleet, Priced, RowPricer
-from corald.solver.primal import MOST_COLUMNS, SinglesProgram, best_of_fleets, select_singles
+from corald.solver.primal import SinglesProgram, best_of_fleets, select_singles
+from corald.solver.sequential import one_by_one
 
 SMOOTHING = 0.5
-DIVES = 6
 UNSERVED = 100.0
 """Cost of leaving a row unserved in the master, in units of the row's own bound."""
 
@@ -33,8 +32,8 @@ class Search:
     instance: Instance
     effort: Effort
     gap: float
-    most_columns: int = MOST_COLUMNS
-    """Of the program over single templates."""
+    most_columns: int | None = None
+    """Of the program over single templates; None: as many as the effort allows."""
     plan: Plan | None = None
     cost: float = math.inf
     bound: float = 0.0
@@ -72,6 +71,10 @@ class Search:
         for fleet in fleets_of(self.instance, plan):
             self.fleets[fleet] = None
         return True
+
+    def settle(self, plan: Plan) -> None:
+        """Take a plan that serves everything whatever it costs; the bound stays."""
+        self.plan, self.cost = plan, objective(self.instance, plan)
 
     def run(self, memory: SolverMemory) -> None:
         """Bound, generate, then search for plans, until proven or out of effort."""
@@ -132,7 +135,7 @@ class Search:
 
     def _dive(self) -> None:
         """Plans row by row at the best duals, each time beginning with another row."""
-        for first in range(min(DIVES, len(self.instance.rows))):
+        for first in range(min(self.effort.dives, len(self.instance.rows))):
             plan = one_by_one(self.instance, duals=self.duals, first=first)
             self.offer(plan)
             for fleet in fleets_of(self.instance, plan):
@@ -152,9 +155,8 @@ class Search:
 
     def _choose_singles(self) -> None:
         """An integer program over single templates; if nothing better was left out, a bound too."""
-        singles = select_singles(
-            self.excesses(), self.fleets, self.cost - self.bound, self.most_columns
-        )
+        most = self.effort.columns if self.most_columns is None else self.most_columns
+        singles = select_singles(self.excesses(), self.fleets, self.cost - self.bound, most)
         program = SinglesProgram(self.instance, singles)
         program.cover_all()
         plan, bound = program.solve(self.effort, gap=self.gap, bound=self.bound)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from corald.library import Library
 from corald.model.problem import Allocation, Problem, SolveReport, SolveStatus
-from corald.solver.baselines import baselines, one_by_one
+from corald.solver.baselines import best_baselines, quick_baselines
 from corald.solver.effort import Effort
-from corald.solver.greedy import keep_running, repair
 from corald.solver.instance import Instance, compile_instance
 from corald.solver.memory import SolverMemory
 from corald.solver.plans import (
@@ -26,6 +25,8 @@ from corald.solver.plans import (
 from corald.solver.primal import select_for_service
 from corald.solver.scarcity import ServiceProgram
 from corald.solver.search import Search
+from corald.solver.sequential import one_by_one
+from corald.solver.steady import SAME, stay, steady
 from corald.solver.tables import PreparedLibrary
 
 RESERVE = 0.1
@@ -40,10 +41,12 @@ def solve(
     clock: Callable[[], float],
     work_limit: int | None = None,
     memory: SolverMemory | None = None,
+    compare: bool = True,
 ) -> tuple[Allocation, SolveReport]:
     """Find the cheapest allocation within `deadline` seconds of `clock`, and prove how good it is.
 
     With a clock that stands still and a `work_limit` the answer depends on the input alone.
+    Without `compare` the baselines are quick plans, which better ones of their kind may beat.
     A `PreparedLibrary` saves sorting the tables anew; `memory` carries fleets and prices over.
     """
     started = clock()
@@ -51,26 +54,46 @@ def solve(
     prepared = library if isinstance(library, PreparedLibrary) else PreparedLibrary(library)
     instance = compile_instance(problem, prepared)
     memory = memory or SolverMemory()
-    named = baselines(instance)
-    plans = [*named.values(), repair(instance, keep_running(instance)), one_by_one(instance)]
+    named = quick_baselines(instance)
+    plans = [stay(instance), *named.values()]
+    if instance.running:
+        plans.append(one_by_one(instance))
     search = Search(instance, effort, problem.gap)
     for plan in plans:
         search.offer(plan)
     search.run(memory)
-    status = SolveStatus.PROVEN if search.proven else SolveStatus.BEST_FOUND
-    if search.plan is None:
+    scaled = search.plan is None
+    if scaled:
         search = _scaled(search, plans, memory)
-        status = SolveStatus.SCALED
-    return _answer(search, named, status, clock() - started)
+    elif compare:
+        named = best_baselines(search, named)
+        for plan in named.values():
+            search.offer(plan)
+    notes = _settle(search, plans[0])
+    status = SolveStatus.PROVEN if search.proven else SolveStatus.BEST_FOUND
+    return _answer(
+        search, named, SolveStatus.SCALED if scaled else status, notes, clock() - started
+    )
+
+
+def _settle(search: Search, staying: Plan) -> tuple[str, ...]:
+    """Take the plan that keeps what runs where changing saves too little, and say so."""
+    if search.plan is None:
+        return ()
+    found, least = search.cost, search.instance.problem.min_saving
+    search.settle(steady(search.instance, search.plan, staying, least))
+    if search.cost <= found * (1 + SAME) + 1e-9:
+        return ()
+    saving = 1 - found / search.cost
+    return (f"what runs is kept: changing it would save {saving:.2%}, less than {least:.2%}",)
 
 
 def _scaled(search: Search, plans: list[Plan], memory: SolverMemory) -> Search:
     """Serve what can be served, then serve just that at the least cost."""
     instance = search.instance
     excess = search.excesses()
-    singles = select_for_service(
-        instance, excess, [priced.cost for priced in search.priced], search.fleets
-    )
+    costs = [priced.cost for priced in search.priced]
+    singles = select_for_service(instance, excess, costs, search.fleets, search.effort.columns)
     best = ServiceProgram(instance, singles).serve(search.effort)
     if best is None:
         best = min(plans, key=lambda plan: score(instance, plan))
@@ -93,7 +116,11 @@ def _scaled(search: Search, plans: list[Plan], memory: SolverMemory) -> Search:
 
 
 def _answer(
-    search: Search, named: Mapping[str, Plan], status: SolveStatus, seconds: float
+    search: Search,
+    named: Mapping[str, Plan],
+    status: SolveStatus,
+    notes: Sequence[str],
+    seconds: float,
 ) -> tuple[Allocation, SolveReport]:
     instance = search.instance
     plan = search.plan or Plan()
@@ -111,6 +138,7 @@ def _answer(
         baselines={name: objective(instance, p) for name, p in named.items() if name not in short},
         messages=(
             *instance.notes,
+            *notes,
             *(f"baseline {name} cannot serve this demand" for name in sorted(short)),
         ),
     )

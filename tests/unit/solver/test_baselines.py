@@ -1,22 +1,37 @@
 from __future__ import annotations
 
+import statistics
 import time
 from dataclasses import replace
 
 import pytest
 
+from corald.library import TableKey
 from corald.model.market import Market
 from corald.model.problem import DemandRow, Problem, SolveStatus
 from corald.model.templates import Engine, Phase
-from corald.solver.baselines import best_one_configuration, best_one_gpu
+from corald.solver.baselines import (
+    BEST_ONE_CONFIGURATION,
+    BEST_ONE_GPU,
+    GREEDY,
+    quick_baselines,
+)
 from corald.solver.checker import check
+from corald.solver.compare import HIGHS, FullProgram
 from corald.solver.fallback import fall_back
 from corald.solver.greedy import greedy
 from corald.solver.instance import compile_instance
 from corald.solver.plans import objective, shortfall
 from corald.solver.solve import solve
 from corald.solver.tables import PreparedLibrary, gpu_of
-from tests.unit.solver.worlds import library_of, random_world, running_from, supply, template
+from tests.unit.solver.worlds import (
+    library_of,
+    random_world,
+    running_from,
+    scarce_world,
+    supply,
+    template,
+)
 
 LIBRARY = library_of(
     [
@@ -44,12 +59,69 @@ def compiled(problem, library=LIBRARY):
 def test_each_baseline_is_the_best_of_its_kind():
     instance = compiled(PROBLEM)
 
-    assert objective(instance, greedy(instance)) == pytest.approx(6.0)  # 3 x 2xL4
-    assert objective(instance, best_one_configuration(instance)) == pytest.approx(5.0)
-    assert objective(instance, best_one_gpu(instance)) == pytest.approx(4.0)
-    assert solve(PROBLEM, LIBRARY, deadline=9.0, clock=lambda: 0.0)[1].objective == pytest.approx(
-        2.0
+    _, report = solve(PROBLEM, LIBRARY, deadline=9.0, clock=lambda: 0.0)
+
+    costs = {GREEDY: 6.0, BEST_ONE_CONFIGURATION: 5.0, BEST_ONE_GPU: 4.0}  # greedy: 3 x 2xL4
+    assert report.baselines == pytest.approx(costs)
+    assert {n: objective(instance, p) for n, p in quick_baselines(instance).items()} == (
+        pytest.approx(costs)
     )
+    assert report.objective == pytest.approx(2.0)
+
+
+def test_a_few_cheap_machines_do_not_set_the_price_of_a_whole_fleet():
+    cheap = supply("use-a", "A10G", Market.SPOT, 0.5, 3)
+    dear = supply("use-a", "A10G", Market.ON_DEMAND, 4.0, 50)
+    other = supply("use-a", "L4", Market.ON_DEMAND, 1.0, 50)
+    library = library_of(
+        [
+            template("phi", Phase.MIXED, (("A10G", 1),), 1.0),
+            template("phi", Phase.MIXED, (("L4", 1),), 1.0),
+        ]
+    )
+    row = DemandRow("phi", Phase.MIXED, Engine.VLLM, 10.0)
+    problem = Problem(library="small", rows=(row,), supplies=(cheap, dear, other))
+    instance = compiled(problem, library)
+
+    plans = quick_baselines(instance)
+
+    assert objective(instance, plans[BEST_ONE_GPU]) == pytest.approx(3 * 0.5 + 7 * 1.0)
+    assert objective(instance, plans[BEST_ONE_CONFIGURATION]) == pytest.approx(8.5)
+
+
+@pytest.mark.parametrize(
+    ("name", "allowed", "seeds"),
+    [
+        (BEST_ONE_CONFIGURATION, "one_configuration", range(800, 815)),
+        (BEST_ONE_GPU, "one_gpu", range(815, 830)),
+    ],
+)
+def test_where_cheap_machines_are_few_a_baseline_is_nearly_the_best_of_its_kind(
+    name, allowed, seeds
+):
+    over = []
+    for seed in seeds:
+        world = scarce_world(seed)
+        prepared = PreparedLibrary(world.library)
+
+        _, report = solve(world.problem, prepared, deadline=60.0, clock=lambda: 0.0, work_limit=20)
+
+        exact = FullProgram(restricted(world.problem, prepared, allowed), world.library)
+        best = exact.solve(HIGHS, 20.0, 5e-3).objective
+        assert report.objective <= report.baselines[name] + 1e-6
+        over.append(report.baselines[name] / best - 1)
+    assert max(over) <= 0.06
+    assert statistics.median(over) <= 0.005
+
+
+def restricted(problem, prepared, allowed):
+    """The problem with every template denied that the baseline may not start."""
+    rows = []
+    for row in problem.rows:
+        table = prepared.table(TableKey(row.model, row.phase, row.engine))
+        denied = {table.id(i) for i in range(len(table)) if not getattr(table, allowed)[i]}
+        rows.append(replace(row, denied_templates=frozenset(denied)))
+    return replace(problem, rows=tuple(rows))
 
 
 def test_greedy_goes_on_with_the_next_best_when_something_sells_out():

@@ -62,6 +62,24 @@ def test_a_lower_priority_gets_nothing_that_a_higher_one_lacks():
     assert rest == {"phi": 3.0, "qwen": 8.0}
 
 
+def test_a_heavier_row_gets_a_larger_share_of_what_is_scarce():
+    problem = problem_of([("phi", 10.0, 0), ("qwen", 10.0, 0)], {"L4": 9})
+    rows = (replace(problem.rows[0], weight=2.0), problem.rows[1])
+
+    _, got = served(replace(problem, rows=rows))
+
+    assert got == {"phi": 6.0, "qwen": 3.0}
+
+
+def test_a_heavy_row_that_is_served_whole_leaves_the_rest_to_the_others():
+    problem = problem_of([("phi", 10.0, 0), ("qwen", 20.0, 0)], {"L4": 26})
+    rows = (replace(problem.rows[0], weight=5.0), problem.rows[1])
+
+    _, got = served(replace(problem, rows=rows))
+
+    assert got == {"phi": 10.0, "qwen": 16.0}
+
+
 def test_the_served_part_is_bought_at_the_least_cost():
     problem = problem_of([("phi", 9.0, 0)], {"L4": 4})
     cheap = supply("use-b", "L4", Market.SPOT, 0.2, 3)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+import time
 from dataclasses import replace
 
 import pytest
@@ -144,6 +145,20 @@ def test_many_replicas_are_planned_within_the_gap():
     assert report.status is SolveStatus.PROVEN
     assert sum(choice.count for choice in allocation.choices) > 100
     assert report.objective <= optimum(many).objective * 1.01
+
+
+def test_a_solve_limited_by_work_alone_ends_soon_however_much_work_is_allowed():
+    world = random_world(9, rules=False, plenty=40, most_nodes=4)
+    rows = tuple(replace(row, amount=row.amount * 25) for row in world.problem.rows)
+    hard = replace(world, problem=replace(world.problem, rows=rows, gap=0.0, running=()))
+
+    started = time.process_time()
+    first = solved(hard, work_limit=1_000_000)
+    seconds = time.process_time() - started
+
+    assert first == solved(hard, work_limit=1_000_000)
+    assert seconds < 4.0
+    assert "template program" in first[1].method
 
 
 def test_without_any_time_the_answer_is_greedy_or_better_and_feasible():

@@ -160,6 +160,21 @@ def random_world(seed, *, rules=True, plenty=None, most_nodes=2):
     return World(library_of(templates), problem)
 
 
+def scarce_world(seed):
+    """Much demand, a few spot machines at a fraction of the price, and all else on demand."""
+    world = random_world(seed, rules=False, plenty=30)
+    rng = random.Random(seed)
+    supplies = tuple(
+        replace(s, usd_per_hour=0.4 * s.usd_per_hour, available=rng.randint(1, 4))
+        if s.offering.market is Market.SPOT
+        else replace(s, available=60)
+        for s in world.problem.supplies
+    )
+    rows = tuple(replace(row, amount=row.amount * 4) for row in world.problem.rows)
+    problem = replace(world.problem, running=(), supplies=supplies, rows=rows)
+    return replace(world, problem=problem)
+
+
 def random_rules(rng, row, templates, supplies):
     if rng.random() < 0.3:
         row = replace(row, min_replicas=rng.randint(1, 3))
