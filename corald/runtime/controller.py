@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import assert_never
 
@@ -164,11 +164,9 @@ class Controller:
         pause = self._engine.next_wakeup(self._clock.now()) - self._clock.now()
         taken: Taken = []
         if pause > 0 or not self._inbox.empty():
-            try:
+            with suppress(TimeoutError):  # the engine's deadline has come
                 async with asyncio.timeout(max(0.0, pause)):
                     taken.append(await self._inbox.get())
-            except TimeoutError:
-                pass  # the engine's deadline has come
         while not self._inbox.empty():
             taken.append(self._inbox.get_nowait())
         return taken
@@ -312,13 +310,11 @@ class Controller:
         """Record the answers of calls under way; one without an answer stays unknown."""
         if self._solve is not None:
             self._solve.cancel()
-        try:
+        with suppress(TimeoutError):  # the intent is durable: the next start resolves it
             async with asyncio.timeout(STOP_SECONDS):
                 while self._calls:
                     await asyncio.wait(set(self._calls), return_when=asyncio.FIRST_COMPLETED)
                     await asyncio.sleep(0)
-        except TimeoutError:
-            pass  # the intent is durable: the next start resolves it
         batches: Taken = []
         while not self._inbox.empty():
             batches.append(self._inbox.get_nowait())
