@@ -241,18 +241,14 @@ def _requests(policies: PolicySet) -> list[BuildRequest]:
     ]
 
 
-def _groups(catalog: Catalog, settings: Settings) -> list[frozenset[str]]:
+def _groups(catalog: Catalog, settings: Settings) -> tuple[frozenset[str], ...]:
     """Configurations that one region sells: no replica reaches further than a region."""
-    sold: dict[tuple[str, str], set[str]] = {}
-    for kind in catalog.instance_types.values():
-        for price in kind.prices:
-            sold.setdefault((kind.cloud, price.region), set()).add(kind.configuration)
+    from corald.templates.groups import groups_by_region
+
     named = {
         str(region) for entry in settings.providers for region in entry.config.get("regions", ())
     }
-    wanted = [frozenset(kinds) for (_, region), kinds in sold.items() if region in named]
-    found = wanted or [frozenset(kinds) for kinds in sold.values()]
-    return sorted({g for g in found if not any(g < other for other in found)}, key=sorted)
+    return groups_by_region(catalog, named)
 
 
 @contextmanager

@@ -54,19 +54,14 @@ class Actuator:
         self._clock = clock
         self._gate = gate
         self._count = count
-        self._urgent_launches = {
-            name: TokenBucket(clock, rate=LAUNCHES_PER_SECOND, burst=LAUNCH_BURST)
-            for name in providers
-        }
-        self._launches = {
-            name: TokenBucket(clock, rate=LAUNCHES_PER_SECOND, burst=LAUNCH_BURST)
-            for name in providers
-        }
-        self._terminates = {
-            name: TokenBucket(clock, rate=TERMINATES_PER_SECOND, burst=TERMINATE_BURST)
-            for name in providers
-        }
+        self._urgent_launches = self._buckets(LAUNCHES_PER_SECOND, LAUNCH_BURST)
+        self._launches = self._buckets(LAUNCHES_PER_SECOND, LAUNCH_BURST)
+        self._terminates = self._buckets(TERMINATES_PER_SECOND, TERMINATE_BURST)
         self._stopped = False
+
+    def _buckets(self, rate: float, burst: int) -> dict[str, TokenBucket]:
+        """One bucket for each provider."""
+        return {name: TokenBucket(self._clock, rate=rate, burst=burst) for name in self._providers}
 
     def stop(self) -> None:
         """Start no further call; those under way are answered."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Collection, Iterable
 
 from corald.model.hardware import Catalog
 
@@ -15,6 +16,19 @@ def groups_by_cloud(catalog: Catalog) -> tuple[frozenset[str], ...]:
     return tuple(frozenset(sold[cloud]) for cloud in sorted(sold))
 
 
+def groups_by_region(catalog: Catalog, regions: Collection[str] = ()) -> tuple[frozenset[str], ...]:
+    """The configurations sold in one region together, without sets inside other sets.
+
+    Only of `regions` where any of them sells something; else of all.
+    """
+    sold = defaultdict(set)
+    for instance_type in catalog.instance_types.values():
+        for price in instance_type.prices:
+            sold[instance_type.cloud, price.region].add(instance_type.configuration)
+    wanted = [kinds for (_, region), kinds in sold.items() if region in regions]
+    return _largest(wanted or sold.values())
+
+
 def groups_by_zone(catalog: Catalog) -> tuple[frozenset[str], ...]:
     """The configurations sold in one zone together, without sets inside other sets.
 
@@ -25,10 +39,11 @@ def groups_by_zone(catalog: Catalog) -> tuple[frozenset[str], ...]:
         for price in instance_type.prices:
             for zone in price.zones:
                 sold[instance_type.cloud, zone].add(instance_type.configuration)
-    distinct = {frozenset(configurations) for configurations in sold.values()}
-    return tuple(
-        sorted(
-            (group for group in distinct if not any(group < other for other in distinct)),
-            key=sorted,
-        )
-    )
+    return _largest(sold.values())
+
+
+def _largest(groups: Iterable[Collection[str]]) -> tuple[frozenset[str], ...]:
+    """Distinct groups that lie in no other one, in order."""
+    distinct = {frozenset(group) for group in groups}
+    largest = (g for g in distinct if not any(g < other for other in distinct))
+    return tuple(sorted(largest, key=sorted))

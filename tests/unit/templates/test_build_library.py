@@ -13,7 +13,7 @@ from corald.model.templates import Engine, Phase, Slo
 from corald.templates.build import MOST_NODES, BuildOptions, build_library
 from corald.templates.calibration import DEFAULT_CALIBRATION, GpuFactors
 from corald.templates.engines import Launcher, launcher_of, vllm_arguments
-from corald.templates.groups import groups_by_cloud, groups_by_zone
+from corald.templates.groups import groups_by_cloud, groups_by_region, groups_by_zone
 from corald.templates.rates import NO_HOP, BuildRequest, RateModel
 from corald.templates.report import list_templates, show_template
 
@@ -303,3 +303,17 @@ def test_groups_hold_what_a_cloud_or_a_zone_sells():
     assert frozenset().union(*clouds) == frozenset().union(*zones) == sold
     assert all(any(zone <= cloud for cloud in clouds) for zone in zones)
     assert not any(one < other for one in zones for other in zones)
+
+
+def test_groups_of_regions_are_those_of_the_regions_named_if_they_sell_anything():
+    catalog = load_catalog()
+    everywhere = groups_by_region(catalog)
+    assert groups_by_region(catalog, {"nowhere"}) == everywhere
+    (one,) = groups_by_region(catalog, {"us-east-1"})
+    sold = {
+        kind.configuration
+        for kind in catalog.instance_types.values()
+        if any(price.region == "us-east-1" for price in kind.prices)
+    }
+    assert one == sold
+    assert any(one <= group for group in everywhere)
